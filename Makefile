@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## Make .venv with everything that development needs
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+run: setup ## See it work: a two-minute tour on a store in a temporary folder
+	$(BIN)/holdfast tour
+
+test: setup ## Run the whole suite (under 15 minutes on 2 cores)
+	tools/test-needs
+	$(BIN)/pytest
+
+test-quick: setup ## Run the quick part of the suite (under a minute)
+	$(BIN)/pytest -m 'not slow'
+
+check: setup ## Check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## Measure against peers and write docs/benchmarks.md
+	$(BIN)/python -m bench
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .bench-venv .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help setup run test test-quick check format bench clean

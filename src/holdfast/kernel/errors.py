@@ -1,0 +1,239 @@
+"""The one error tree, and the one table from a code to an exit status and an HTTP status.
+
+    HoldfastError
+      Refused          the state says no
+        NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  ImpossibleTransition
+      Lost             stop work now: another has taken over
+        LeaseLost  Fenced
+      Unavailable      trying again may help
+        StoreUnavailable  LockTimeout  BrokerUnavailable  UpstreamUnavailable
+      Corrupt          never guess
+        RecordInvalid  StoreCorrupt  SchemaTooNew
+      Misuse           the caller's own mistake; a ValueError too
+        InvalidName  InvalidValue
+
+A message says what was wrong, who holds it where that is known, and what to do next. Fields carry the same facts for
+programs. Every error survives pickling with its message, code and fields.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+
+class HoldfastError(Exception):
+    """The root of everything Holdfast raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, /, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: Mapping[str, Any] = fields
+
+    def __reduce__(self) -> Any:
+        return (_rebuild, (type(self), self.message, dict(self.fields)))
+
+
+def _rebuild(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> HoldfastError:
+    return kind(message, **fields)
+
+
+class Refused(HoldfastError):
+    """The state says no; nothing was changed."""
+
+    code = "refused"
+
+
+class NotFound(Refused):
+    """There is no such record."""
+
+    code = "not_found"
+
+
+class Ambiguous(Refused):
+    """More than one record answers to that name."""
+
+    code = "ambiguous"
+
+
+class Held(Refused):
+    """Another live holder has it."""
+
+    code = "held"
+
+
+class Collision(Refused):
+    """It would share what must be unique."""
+
+    code = "collision"
+
+
+class Blocked(Refused):
+    """An operator must decide first."""
+
+    code = "blocked"
+
+
+class Full(Refused):
+    """A bound named in limits.py is reached."""
+
+    code = "full"
+
+
+class EAgain(Refused):
+    """Something in progress forbids it at this moment."""
+
+    code = "eagain"
+
+
+class DeadlockDetected(Refused):
+    """Waiting would close a cycle; the fields name it."""
+
+    code = "deadlock"
+
+
+class ImpossibleTransition(Refused):
+    """The record's state machine has no such step."""
+
+    code = "impossible_transition"
+
+
+class Lost(HoldfastError):
+    """The caller no longer holds what it acts for; it must stop work now."""
+
+    code = "lost"
+
+
+class LeaseLost(Lost):
+    """The lease ended or was taken over."""
+
+    code = "lease_lost"
+
+
+class Fenced(Lost):
+    """The token shown is not the current one; nothing was changed."""
+
+    code = "fenced"
+
+
+class Unavailable(HoldfastError):
+    """A part that is needed does not answer; trying again may help.
+
+    The field `outcome` is "none" when the call certainly changed nothing and "unknown" when it may have taken effect.
+    """
+
+    code = "unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    """The store cannot be reached, opened or written."""
+
+    code = "store_unavailable"
+
+
+class LockTimeout(Unavailable):
+    """The time limit passed before it was this caller's turn; nothing was changed."""
+
+    code = "lock_timeout"
+
+
+class BrokerUnavailable(Unavailable):
+    """The message broker does not answer."""
+
+    code = "broker_unavailable"
+
+
+class UpstreamUnavailable(Unavailable):
+    """The agent behind a gateway does not answer."""
+
+    code = "upstream_unavailable"
+
+
+class Corrupt(HoldfastError):
+    """What is stored cannot be trusted, and is not guessed at."""
+
+    code = "corrupt"
+
+
+class RecordInvalid(Corrupt):
+    """One record does not decode under its model."""
+
+    code = "record_invalid"
+
+
+class StoreCorrupt(Corrupt):
+    """The store itself is damaged, or is not a store."""
+
+    code = "store_corrupt"
+
+
+class SchemaTooNew(Corrupt):
+    """It was written by a newer version of this program."""
+
+    code = "schema_too_new"
+
+
+class Misuse(HoldfastError, ValueError):
+    """The caller's input is wrong; storage was not touched."""
+
+    code = "misuse"
+
+
+class InvalidName(Misuse):
+    """A name that cannot be a key."""
+
+    code = "invalid_name"
+
+
+class InvalidValue(Misuse):
+    """A value outside what its field allows."""
+
+    code = "invalid_value"
+
+
+class Status(NamedTuple):
+    """How a code ends a command and answers an HTTP request."""
+
+    exit: int
+    http: int
+
+
+EXIT_DONE = 0
+EXIT_NOTHING_TO_TAKE = 3
+"""Not an error: the queue was empty."""
+
+STATUS: Mapping[str, Status] = {
+    "error": Status(6, 500),
+    "refused": Status(4, 409),
+    "not_found": Status(1, 404),
+    "ambiguous": Status(4, 409),
+    "held": Status(4, 409),
+    "collision": Status(4, 409),
+    "blocked": Status(4, 409),
+    "full": Status(4, 429),
+    "eagain": Status(4, 409),
+    "deadlock": Status(4, 409),
+    "impossible_transition": Status(1, 409),
+    "lost": Status(4, 409),
+    "lease_lost": Status(4, 409),
+    "fenced": Status(4, 412),
+    "unavailable": Status(6, 503),
+    "store_unavailable": Status(6, 503),
+    "lock_timeout": Status(5, 504),
+    "broker_unavailable": Status(6, 503),
+    "upstream_unavailable": Status(6, 503),
+    "corrupt": Status(7, 500),
+    "record_invalid": Status(7, 500),
+    "store_corrupt": Status(7, 500),
+    "schema_too_new": Status(7, 500),
+    "misuse": Status(2, 422),
+    "invalid_name": Status(2, 422),
+    "invalid_value": Status(2, 422),
+}
+"""Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4 refused or lost, 5 timed
+out, 6 unavailable, 7 corrupt."""
+
+
+def status_of(error: HoldfastError) -> Status:
+    """Return the exit and HTTP status of an error; every code of the tree has a row."""
+    return STATUS[error.code]

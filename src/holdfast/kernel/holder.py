@@ -1,0 +1,95 @@
+"""Who holds: a process that can be proved alive or dead, or is unknown.
+
+    Holder(host_id, boot_id, pid_ns, pid, start_ticks, label)
+
+A pid alone proves nothing: pids are reused, machines reboot, containers number their own. So a holder carries the machine,
+the boot, the pid namespace and the process's start in clock ticks since that boot. Reading them is `adapters/procfs`; the
+verdict is here.
+"""
+
+import enum
+from typing import NamedTuple, Protocol
+
+from holdfast.kernel.codec import Value
+
+
+class Liveness(enum.Enum):
+    """What can be proved of a holder."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Place(NamedTuple):
+    """Where a process runs: what must agree before its pid means anything."""
+
+    host_id: str
+    boot_id: str
+    pid_ns: int
+
+
+class Sighting(NamedTuple):
+    """What the process table says of one pid."""
+
+    start_ticks: int
+    zombie: bool
+
+
+class Holder(Value):
+    """One process, for ever: no later process is equal to it."""
+
+    host_id: str
+    boot_id: str
+    pid_ns: int
+    pid: int
+    start_ticks: int
+    label: str = ""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.host_id, self.boot_id, self.pid_ns)
+
+
+class Processes(Protocol):
+    """The process table of this machine, as far as this process can see it."""
+
+    def here(self) -> Place:
+        """Where this process runs."""
+        ...
+
+    def sight(self, pid: int) -> Sighting | None:
+        """What is known of a pid in this namespace; None when there is none."""
+        ...
+
+    def current(self, label: str = "") -> Holder:
+        """This process as a holder."""
+        ...
+
+    def of(self, pid: int, label: str = "") -> Holder:
+        """Another process of this namespace as a holder. Raises NotFound when there is no such live process."""
+        ...
+
+    def death(self, holder: Holder) -> int | None:
+        """A descriptor that becomes readable when the holder dies (the caller closes it); None when it is not to be watched
+        from here or is dead already."""
+        ...
+
+
+def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
+    """Is the holder alive, dead or unknown, as seen from this process?
+
+    `embedded` says that the store lives on this machine alone: then another boot of the same host is proof of death. On a
+    shared database it is not, since cloned machines share host ids.
+    """
+    here = processes.here()
+    if holder.host_id != here.host_id:
+        return Liveness.UNKNOWN
+    if holder.boot_id != here.boot_id:
+        return Liveness.DEAD if embedded else Liveness.UNKNOWN
+    if holder.pid_ns != here.pid_ns:
+        return Liveness.UNKNOWN
+    seen = processes.sight(holder.pid)
+    if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
+        return Liveness.DEAD
+    return Liveness.ALIVE

@@ -1,0 +1,47 @@
+"""Every bound of the program, by name. Change one here and it changes everywhere."""
+
+ID_CHARS_MAX = 128
+"""Longest id: what becomes a key or part of a path."""
+
+LABEL_CHARS_MAX = 256
+"""Longest label: lock resources, session labels, actors."""
+
+KEY_BYTES_MAX = 4 * LABEL_CHARS_MAX
+"""Longest key in UTF-8: any label fits, and so does every database's bound on an index entry."""
+
+INDEX_BYTES_MAX = KEY_BYTES_MAX + 176
+"""Longest encoded index tuple: a label and a few numbers."""
+
+RECORD_BYTES_MAX = 1 << 20
+"""Largest encoded record. A store is for claims and small documents, not for blobs."""
+
+ENTRY_BYTES_MAX = 64 << 10
+"""Largest encoded data of one journal entry."""
+
+KEYS_PER_STATEMENT_MAX = 256
+"""Most keys in one `put_new` or `delete_if`, well under every database's bound on parameters."""
+
+TRANSACT_TIMEOUT_S = 10.0
+"""Default time limit of one transaction, from the call to its acknowledgement."""
+
+WAIT_RECHECK_S = 2.0
+"""Longest sleep of a waiter before it looks again by itself. A wake-up is lost only if its sender is killed between its
+commit and its signal; this bounds what that costs."""
+
+LISTEN_TOPICS_MAX = 256
+"""Most topics of one listener."""
+
+JOURNAL_KEEP_ENTRIES = 100_000
+"""Journal entries kept by default."""
+
+JOURNAL_KEEP_S = 30 * 24 * 3600.0
+"""Age up to which journal entries are kept by default."""
+
+JOURNAL_TRIM_EVERY = 1024
+"""How many entries pass between two looks at the journal's bounds."""
+
+JOURNAL_READ_MAX = 1000
+"""Most entries that one read of the journal returns."""
+
+LIST_MAX = 10_000
+"""Most records that one list returns unless told."""

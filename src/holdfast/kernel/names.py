@@ -1,0 +1,61 @@
+"""What may be a name. A name that passes here is safe as a key in every store and, encoded, as part of a path."""
+
+import re
+
+from holdfast.kernel.errors import InvalidName
+from holdfast.kernel.limits import ID_CHARS_MAX, LABEL_CHARS_MAX
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
+_SAFE_IN_PATH = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+def check_id(value: str, what: str = "id") -> str:
+    """Return `value` if it may be an id: 1 to 128 of A-Z a-z 0-9 . _ - and first a letter or digit.
+
+    Raises InvalidName, naming `what` it was for, before any storage is touched.
+    """
+    if isinstance(value, str) and _ID.match(value):
+        return value
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with a letter or digit first")
+
+
+def check_agent_name(value: str, what: str = "agent name") -> str:
+    """Return `value` if it may name an agent: an id without dots. Raises InvalidName."""
+    if isinstance(value, str) and _AGENT.match(value):
+        return value
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first")
+
+
+def check_label(value: str, what: str = "label") -> str:
+    """Return `value` if it may be a label: 1 to 256 printable characters, such as `/dev/ttyUSB0` or `tmux:claude-a`.
+
+    Control characters, and halves of surrogate pairs that no encoding can carry, raise InvalidName.
+    """
+    if isinstance(value, str) and 0 < len(value) <= LABEL_CHARS_MAX and not any(_forbidden(c) for c in value):
+        return value
+    raise _refusal(value, what, f"1 to {LABEL_CHARS_MAX} characters without control characters")
+
+
+def path_component(label: str) -> str:
+    """Encode a label as one safe and unique component of a path.
+
+    Every character but letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes, so the result has no `/`, no `..`
+    and no NUL, and two labels never share one. It may be up to 12 times as long as the label.
+    """
+    return "".join(c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label)
+
+
+def _forbidden(c: str) -> bool:
+    return c < " " or "\x7f" <= c < "\xa0" or "\ud800" <= c <= "\udfff" or c in "\u2028\u2029"
+
+
+def _refusal(value: object, what: str, rule: str) -> InvalidName:
+    shown = ascii(value)
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return InvalidName(f"{shown} cannot be {_article(what)}: use {rule}", what=what)
+
+
+def _article(what: str) -> str:
+    return f"an {what}" if what[:1].lower() in "aeiou" else f"a {what}"

@@ -1,0 +1,66 @@
+"""Settings: from the caller, the environment, the nearest holdfast.toml, then the defaults; the first that speaks wins.
+
+Finding and reading the file is `app`'s; what its keys mean is here. docs/settings.md lists them all.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel.codec import Value
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S
+from holdfast.kernel.names import check_id
+
+FILE_NAME = "holdfast.toml"
+DEFAULT_NAMESPACE = "default"
+
+
+class JournalSettings(Value):
+    """How much of the journal is kept."""
+
+    keep_entries: int = JOURNAL_KEEP_ENTRIES
+    keep_s: float = JOURNAL_KEEP_S
+
+    def __post_init__(self) -> None:
+        if self.keep_entries < 1 or self.keep_s <= 0:
+            raise InvalidValue("journal.keep_entries and journal.keep_s must be positive")
+
+
+class Settings(Value):
+    """All settings. `store` None means the default place, which depends on the machine."""
+
+    store: str | None = None
+    namespace: str = DEFAULT_NAMESPACE
+    actor: str | None = None
+    host_id: str | None = None
+    journal: JournalSettings = JournalSettings()
+
+    def __post_init__(self) -> None:
+        check_id(self.namespace, "namespace")
+
+
+ENVIRONMENT = {
+    "HOLDFAST_STORE": "store",
+    "HOLDFAST_NAMESPACE": "namespace",
+    "HOLDFAST_ACTOR": "actor",
+    "HOLDFAST_HOST_ID": "host_id",
+}
+"""Which variable of the environment sets which key."""
+
+
+def resolve(
+    *, given: Mapping[str, str | None], environment: Mapping[str, str], document: Mapping[str, Any], source: str
+) -> Settings:
+    """Put settings together: `given` by the caller, else the environment, else the document of the file `source`.
+
+    Raises InvalidValue for an unknown key or a wrong type, naming the key and the file.
+    """
+    try:
+        settings = msgspec.convert(dict(document), Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"{source}: {error}. docs/settings.md lists every setting", source=source) from None
+    named = {key: environment[name] for name, key in ENVIRONMENT.items() if environment.get(name)}
+    named.update({key: value for key, value in given.items() if value})
+    return msgspec.structs.replace(settings, **named)

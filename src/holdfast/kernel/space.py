@@ -1,0 +1,147 @@
+"""A space: one kind of record, with all that a store must know of it and nothing of what it means."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.kernel.codec import Record, to_json
+from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
+from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX
+from holdfast.kernel.names import check_id
+from holdfast.kernel.ordering import Parts, encode
+
+R = TypeVar("R", bound=Record)
+
+Document = dict[str, Any]
+Upgrade = Callable[[Document], Document]
+
+
+class Space(Generic[R]):
+    """Records of one model under one name.
+
+    Promised: what `decode` returns is a valid record of the current version, and an index never disagrees with its record,
+    being a function of it. Records of older versions are upgraded as they are read and written back in the current form
+    when they are next put.
+
+    `indexes` maps a name to a function from a record to a tuple, or to None for "not in this index". `volatile` records
+    are those of one boot (locks, waiters, heartbeats): a store may forget them at the next. `rank` orders the latches of a
+    store that locks by space: lower first, then by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: type[R],
+        *,
+        schema_version: int = 1,
+        upgrades: Mapping[int, Upgrade] | None = None,
+        indexes: Mapping[str, Callable[[R], Parts | None]] | None = None,
+        volatile: bool = False,
+        rank: int = 100,
+    ) -> None:
+        self.name = _plain(name)
+        self.model = model
+        self.schema_version = schema_version
+        self.upgrades = dict(upgrades or {})
+        self.indexes = {_plain(index): of for index, of in (indexes or {}).items()}
+        self.volatile = volatile
+        self.order = (rank, name)
+        self._decoder = msgspec.json.Decoder(model)
+        if missing := set(range(1, schema_version)) - set(self.upgrades):
+            raise InvalidValue(f"space {name} has no upgrade from version {min(missing)}: add one to its `upgrades`")
+
+    def encode(self, record: R) -> bytes:
+        """Return the record's stored form. Raises InvalidValue for another model, an old version, or over the bound."""
+        if type(record) is not self.model or record.schema_version != self.schema_version:
+            raise InvalidValue(
+                f"space {self.name} keeps {self.model.__name__} of version {self.schema_version}, not {type(record).__name__}"
+            )
+        data = to_json(record)
+        if len(data) > RECORD_BYTES_MAX:
+            raise InvalidValue(
+                f"the record has {len(data)} bytes and a record may have {RECORD_BYTES_MAX}: keep large content in a file "
+                "and store its path",
+                space=self.name,
+                bytes=len(data),
+            )
+        return data
+
+    def decode(self, key: str, data: bytes | str) -> R:
+        """Return the record. Raises SchemaTooNew or RecordInvalid, both naming the record; never guesses."""
+        try:
+            record = self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._decode_slowly(key, data, str(error))
+        if record.schema_version == self.schema_version:
+            return record
+        return self._decode_slowly(key, data, "")
+
+    def index_keys(self, record: R) -> list[bytes | None]:
+        """Return the record's place in each index, in the order they were declared."""
+        places: list[bytes | None] = []
+        for of in self.indexes.values():
+            parts = of(record)
+            place = None if parts is None else encode(parts)
+            if place is not None and len(place) > INDEX_BYTES_MAX:
+                raise InvalidValue(f"a value indexed in space {self.name} is too long: {len(place)} bytes", space=self.name)
+            places.append(place)
+        return places
+
+    def _decode_slowly(self, key: str, data: bytes | str, why: str) -> R:
+        document = self._document(key, data)
+        version = document.get("schema_version", 1)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise self._invalid(key, "its schema_version is not a positive integer")
+        if version > self.schema_version:
+            raise SchemaTooNew(
+                f"{self.name}/{key} has schema version {version} and this program knows up to {self.schema_version}: "
+                "use a newer holdfast",
+                space=self.name,
+                key=key,
+                version=version,
+            )
+        if version == self.schema_version:
+            raise self._invalid(key, why)
+        try:
+            for step in range(version, self.schema_version):
+                document = self.upgrades[step](document)
+            return msgspec.convert({**document, "schema_version": self.schema_version}, self.model)
+        except (msgspec.ValidationError, LookupError, TypeError, ValueError) as error:
+            raise self._invalid(key, f"it cannot be upgraded from version {version}: {error}") from None
+
+    def _document(self, key: str, data: bytes | str) -> Document:
+        try:
+            document = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._invalid(key, str(error)) from None
+        if not isinstance(document, dict):
+            raise self._invalid(key, "it is not a JSON object")
+        return document
+
+    def _invalid(self, key: str, why: str) -> RecordInvalid:
+        return RecordInvalid(
+            f"{self.name}/{key} is damaged ({why}): look at it with `holdfast store check`, then restore it from a backup or "
+            "remove it",
+            space=self.name,
+            key=key,
+            why=why,
+        )
+
+
+class Rows(NamedTuple):
+    """A scope of single records instead of a whole space; see `Store.transact`."""
+
+    space: Space[Any]
+
+
+def rows(space: Space[Any]) -> Rows:
+    """Say that a transaction decides by the records it gets by key or takes first, and by nothing else of that space."""
+    return Rows(space)
+
+
+def _plain(name: str) -> str:
+    """A space or index name, which also becomes part of a table's or column's name."""
+    if not check_id(name, "space or index name").replace("_", "").isalnum() or name != name.lower():
+        raise InvalidValue(f"{name!r} cannot name a space or an index: use lower-case letters, digits and _")
+    return name

@@ -1,0 +1,254 @@
+"""The store port: what every store promises, so that the rules above are written once.
+
+    store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
+    store.read(body)                                               a consistent snapshot
+    store.get / put_new / delete_if                                one-statement hot paths
+    store.listen(topics).wait(...)                                 sleep until something changed
+    store.journal(cursor)                                          what happened, from a place on
+
+A store holds no rule. It knows spaces (kernel/space.py) and bytes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from holdfast.kernel.codec import Instant, Value
+from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.ordering import Parts
+from holdfast.kernel.space import R, Rows, Space
+
+T = TypeVar("T")
+
+Scope = Sequence[Space[Any] | Rows]
+Cursor = str
+"""A place in the journal, opaque to everyone but the store that gave it."""
+
+BEGINNING: Cursor = ""
+JOURNAL_TOPIC = "journal"
+"""Notified by the store itself for each transaction that appended an entry."""
+
+
+class Row(NamedTuple, Generic[R]):
+    """A record as it is stored: `revision` is that of the transaction that last put it."""
+
+    key: str
+    record: R
+    revision: int
+
+
+class Entry(Value):
+    """One journal entry."""
+
+    revision: int
+    at: Instant
+    actor: str
+    kind: str
+    subject: str
+    data: dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """Journal entries, and the cursor behind the last of them."""
+
+    entries: list[Entry]
+    cursor: Cursor
+
+
+class ReadTx(Protocol):
+    """One consistent view of the store."""
+
+    @property
+    def now(self) -> datetime:
+        """The store's clock when the view was taken."""
+        ...
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        """The record under a key."""
+        ...
+
+    def range(
+        self,
+        space: Space[R],
+        *,
+        prefix: str = "",
+        start: str | None = None,
+        stop: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        """Records in the order of their keys (by code points), of those with `prefix` from `start` up to but not including
+        `stop`."""
+        ...
+
+    def find(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        start: Parts | None = None,
+        stop: Parts | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        """Records in the order of a declared index, then of their keys: those whose tuple begins with `match` and goes on
+        from `start` up to but not including `stop`."""
+        ...
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        """How many records there are, or how many of them `find` would return."""
+        ...
+
+
+class Tx(ReadTx, Protocol):
+    """One transaction. It sees its own changes."""
+
+    @property
+    def revision(self) -> int:
+        """This transaction's number: greater than that of every transaction before it that touched the same records. It
+        serves as the token of whatever is granted here."""
+        ...
+
+    def put(self, space: Space[R], key: str, record: R) -> None:
+        """Write a record, new or not."""
+        ...
+
+    def delete(self, space: Space[Any], key: str) -> bool:
+        """Remove a record; False when there was none."""
+        ...
+
+    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
+        """The first record of an index that no other transaction is taking at this moment."""
+        ...
+
+    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+        """Append a journal entry and return its revision. It commits with the transaction or not at all."""
+        ...
+
+    def trim(self, *, keep: int, before: datetime) -> int:
+        """Drop journal entries that are older than `before`, and the oldest above `keep`; return how many. The newest entry
+        always stays."""
+        ...
+
+    def notify(self, topic: str) -> None:
+        """After the commit, wake whoever listens to the topic."""
+        ...
+
+
+class Woken(NamedTuple):
+    """Why a wait ended: a topic was notified, or these of the descriptors watched beside became readable. Neither: it is
+    time to look again."""
+
+    notified: bool
+    ready: frozenset[int]
+
+
+class Listener(AbstractContextManager["Listener"], Protocol):
+    """Ears that were open since before the caller looked; closed by leaving the `with` block."""
+
+    @property
+    def address(self) -> str:
+        """A topic that only this listener hears, to be stored where the one who should wake it will find it."""
+        ...
+
+    def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
+        """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
+
+        Returns early now and then (after at most WAIT_RECHECK_S), and may return for a notice meant for an earlier
+        listener, so callers look again in a loop. Never loses a notice sent after `listen` returned, unless its sender
+        was killed before sending it; that one costs at most WAIT_RECHECK_S.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Where records live. Safe for threads; safe after fork; `close` ends it.
+
+    Every method raises StoreUnavailable, LockTimeout (its turn did not come in time), StoreCorrupt, RecordInvalid or
+    SchemaTooNew, and never a driver's own exception.
+    """
+
+    @property
+    def kind(self) -> str:
+        """memory, files, sqlite or postgres."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The part of the store that this object sees."""
+        ...
+
+    @property
+    def embedded(self) -> bool:
+        """True when only this machine can use the store, so that another boot of it proves a holder's death."""
+        ...
+
+    def transact(
+        self,
+        body: Callable[[Tx], T],
+        *,
+        scope: Scope,
+        durable: bool = True,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
+        """Run `body` as one serialisable step over the spaces in `scope`, and return what it returns.
+
+        All or nothing, also when the process is killed at any instruction or the power goes. When it returns, a durable
+        change survives both; one that is not `durable` survives the kill alone. `body` may run more than once and must
+        touch nothing but `tx`. If it raises, nothing is changed and the exception comes through.
+
+        A space in `scope` is latched whole. `rows(space)` latches only the records that the body gets or takes, so that
+        claims do not queue behind each other; the body then promises to decide by nothing else of that space. All spaces
+        of a scope are volatile, or none is.
+
+        Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`; StoreUnavailable with `outcome`
+        "unknown" when the commit's fate could not be learned.
+        """
+        ...
+
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no one."""
+        ...
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        """The record under a key as of now: `read` of one record, in one statement."""
+        ...
+
+    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+        """Insert all items and return their revision, which is their token; or, if any key exists, nothing and None."""
+        ...
+
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+        """Delete those of the keys whose record's revision is `token`; return how many there were."""
+        ...
+
+    def listen(self, topics: Sequence[str] = ()) -> Listener:
+        """Open ears for the topics. Call it before the transaction that looks, and wait after it."""
+        ...
+
+    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+        """Entries behind the cursor, oldest first; none is ever skipped or returned twice. `reverse` reads from the end of
+        the journal instead, newest first, and its cursor is the journal's end."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. Calling it again is harmless."""
+        ...
+
+
+def spaces_of(scope: Scope) -> list[Space[Any]]:
+    """The spaces of a scope in the one global order in which they are latched."""
+    named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
+    named.update({s.name: s for s in scope if isinstance(s, Space)})
+    return sorted(named.values(), key=lambda space: space.order)
+
+
+@contextmanager
+def closing(store: Store) -> Iterator[Store]:
+    """Close the store at the end of the block."""
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,5 @@
+"""Rules written once over any store, true of any record.
+
+Belongs here: the journal and its bounds, and in time leases, locks, holds and queues. Does not belong here: what an agent, a
+job or a router is, and any file, socket, process or driver.
+"""

@@ -1,0 +1,237 @@
+"""Records in this process's memory: for tests, and as the oracle that other stores are compared with.
+
+Promised: the port's semantics for the threads of one process. Not promised: anything after the process ends, or in another.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.kernel import token
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.ordering import Parts, beyond_text, span
+from holdfast.kernel.space import R, Space
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.stores import plain
+from holdfast.stores.scoping import check_entry, check_keys, checked_scope, same_residence
+from holdfast.stores.waking import FdListener, Switchboard
+
+T = TypeVar("T")
+
+
+class _Stored(NamedTuple):
+    data: bytes
+    revision: int
+    places: list[bytes | None]
+
+
+Shelf = dict[str, _Stored]
+
+
+class _World(NamedTuple):
+    """An immutable state of the whole store; a commit replaces it."""
+
+    shelves: Mapping[str, Shelf]
+    journal: tuple[Entry, ...]
+    revision: int
+
+
+class MemoryStore:
+    """A store in memory."""
+
+    kind = "memory"
+    embedded = True
+
+    def __init__(self, *, namespace: str = "default", clock: Clock | None = None) -> None:
+        self.namespace = namespace
+        self._clock = clock or SystemClock()
+        self._gate = threading.Lock()
+        self._board = Switchboard()
+        self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
+        self._closed = False
+
+    def transact(
+        self,
+        body: Callable[[Tx], T],
+        *,
+        scope: Scope,
+        durable: bool = True,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
+        spaces = checked_scope(scope)
+        same_residence(spaces)
+        with self._turn(timeout_s):
+            tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
+            result = body(tx)
+            self._world = tx.world()
+        for topic in tx.topics:
+            self._board.notify(topic)
+        return result
+
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+        self._check_open()
+        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in checked_scope(scope)}))
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        return self.read(lambda tx: tx.get(space, key), scope=[space])
+
+    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+        return plain.put_new(self, space, items, timeout_s)
+
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+        return plain.delete_if(self, space, keys, token, timeout_s)
+
+    def listen(self, topics: Sequence[str] = ()) -> FdListener:
+        self._check_open()
+        return self._board.listen(topics)
+
+    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+        self._check_open()
+        entries = self._world.journal
+        if reverse:
+            end = str(entries[-1].revision) if entries else BEGINNING
+            return Batch(list(entries[::-1][:limit]), end)
+        begin = bisect_right(entries, int(cursor or 0), key=lambda entry: entry.revision)
+        batch = list(entries[begin : begin + limit])
+        return Batch(batch, str(batch[-1].revision) if batch else cursor)
+
+    def close(self) -> None:
+        self._closed = True
+
+    @contextmanager
+    def _turn(self, timeout_s: float) -> Iterator[None]:
+        self._check_open()
+        if not self._gate.acquire(timeout=max(timeout_s, 0)):
+            raise LockTimeout(f"no turn to write within {timeout_s} s: another thread is in a transaction", outcome="none")
+        try:
+            yield
+        finally:
+            self._gate.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed: connect again", outcome="none")
+
+
+class _MemoryReadTx:
+    def __init__(self, world: _World, now: datetime, names: set[str]) -> None:
+        self._shelves = dict(world.shelves)
+        self._names = names
+        self.now = now
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        stored = self._shelf(space).get(key)
+        return None if stored is None else Row(key, space.decode(key, stored.data), stored.revision)
+
+    def range(
+        self,
+        space: Space[R],
+        *,
+        prefix: str = "",
+        start: str | None = None,
+        stop: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        low, high = max(prefix, start or ""), stop
+        end = beyond_text(prefix)
+        keys = sorted(
+            (key for key in self._shelf(space) if low <= key and (high is None or key < high) and (end is None or key < end)),
+            reverse=reverse,
+        )
+        return self._rows(space, keys[:limit])
+
+    def find(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        start: Parts | None = None,
+        stop: Parts | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        low, high = span(match, start, stop)
+        column = list(space.indexes).index(index)
+        places = sorted(
+            (
+                (place, key)
+                for key, stored in self._shelf(space).items()
+                if (place := stored.places[column]) is not None and low <= place and (high is None or place < high)
+            ),
+            reverse=reverse,
+        )
+        return self._rows(space, [key for _, key in places[:limit]])
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+
+    def _shelf(self, space: Space[Any]) -> Shelf:
+        if space.name not in self._names:
+            raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
+        return self._shelves.get(space.name, {})
+
+    def _rows(self, space: Space[R], keys: Sequence[str]) -> list[Row[R]]:
+        return [row for key in keys if (row := self.get(space, key))]
+
+
+class _MemoryTx(_MemoryReadTx):
+    def __init__(self, world: _World, now: datetime, names: set[str]) -> None:
+        super().__init__(world, now, names)
+        self.topics: dict[str, None] = {}
+        self._journal = world.journal
+        self._last = world.revision
+        self._own: set[str] = set()
+        self._revision: int | None = None
+        self._appended = False
+
+    @property
+    def revision(self) -> int:
+        if self._revision is None:
+            self._revision = self._last = self._last + 1
+        return self._revision
+
+    def put(self, space: Space[R], key: str, record: R) -> None:
+        check_keys([key])
+        self._writable(space)[key] = _Stored(space.encode(record), self.revision, space.index_keys(record))
+
+    def delete(self, space: Space[Any], key: str) -> bool:
+        return self._writable(space).pop(key, None) is not None
+
+    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
+        found = self.find(space, index, match, limit=1)
+        return found[0] if found else None
+
+    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+        check_entry(data)
+        revision = self._last + 1 if self._appended else self.revision
+        self._last, self._appended = revision, True
+        entry = Entry(revision=revision, at=self.now, actor=actor, kind=kind, subject=subject, data=data or {})
+        self._journal = (*self._journal, entry)
+        self.notify(JOURNAL_TOPIC)
+        return revision
+
+    def trim(self, *, keep: int, before: datetime) -> int:
+        entries = self._journal
+        kept = tuple(e for e in entries[-keep:] if e.at >= before) or entries[-1:]
+        self._journal = kept
+        return len(entries) - len(kept)
+
+    def notify(self, topic: str) -> None:
+        self.topics[topic] = None
+
+    def world(self) -> _World:
+        return _World(self._shelves, self._journal, self._last)
+
+    def _writable(self, space: Space[Any]) -> Shelf:
+        shelf = self._shelf(space)
+        if space.name not in self._own:
+            shelf = self._shelves[space.name] = dict(shelf)
+            self._own.add(space.name)
+        return shelf

@@ -1,0 +1,186 @@
+"""Spaces as tables, for every store that speaks SQL: the same columns, the same statements, one place.
+
+A space is a table `s_<space>` of (ns, key, rev, value) and a column `by_<index>` for each index, with the encoded tuple or
+NULL. What differs between databases is in a Dialect.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.ordering import Parts, beyond_text, span
+from holdfast.kernel.space import R, Space
+from holdfast.kernel.store import Row
+from holdfast.stores.scoping import check_keys
+
+
+class Dialect(NamedTuple):
+    """How one database spells things."""
+
+    mark: str
+    """A parameter."""
+    schema: str
+    """What stands before a table's name."""
+    dump: Callable[[bytes], bytes | str]
+    """A record's bytes as the value column takes them."""
+    for_update: str = ""
+    """What makes a read lock its rows."""
+    skip_locked: str = ""
+    """What makes a read lock its rows and pass over those that others hold."""
+
+
+class Table:
+    """The statements of one space in one dialect."""
+
+    def __init__(self, space: Space[Any], dialect: Dialect) -> None:
+        m = dialect.mark
+        self.name = f"{dialect.schema}s_{space.name}"
+        self.columns = [f"by_{index}" for index in space.indexes]
+        names = ["ns", "key", "rev", "value", *self.columns]
+        updates = ", ".join(f"{name} = excluded.{name}" for name in names[2:])
+        self.row = f"({', '.join([m] * len(names))})"
+        self.insert = f"INSERT INTO {self.name} ({', '.join(names)}) VALUES {self.row}"
+        self.put = f"{self.insert} ON CONFLICT (ns, key) DO UPDATE SET {updates}"
+        self.get = f"SELECT value, rev FROM {self.name} WHERE ns = {m} AND key = {m}"
+        self.get_locked = self.get + dialect.for_update
+        self.delete = f"DELETE FROM {self.name} WHERE ns = {m} AND key = {m}"
+        self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
+        self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
+
+    def delete_if(self, keys: int, dialect: Dialect) -> str:
+        """Delete that many keys if they have a revision."""
+        marks = ", ".join([dialect.mark] * keys)
+        return f"DELETE FROM {self.name} WHERE ns = {dialect.mark} AND rev = {dialect.mark} AND key IN ({marks})"
+
+
+@lru_cache(maxsize=256)
+def table_of(space: Space[Any], dialect: Dialect) -> Table:
+    """The space's statements, built once."""
+    return Table(space, dialect)
+
+
+class SqlReadTx(ABC):
+    """The reading half of a transaction, over any cursor that runs SQL."""
+
+    dialect: Dialect
+    now: datetime
+
+    def __init__(self, namespace: str, names: frozenset[str]) -> None:
+        self._ns = namespace
+        self._names = names
+
+    @abstractmethod
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement and return all its rows."""
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        found = self.rows(self._get_sql(space), (self._ns, key))
+        return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
+
+    def range(
+        self,
+        space: Space[R],
+        *,
+        prefix: str = "",
+        start: str | None = None,
+        stop: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        ends = [end for end in (beyond_text(prefix) if prefix else None, stop) if end is not None]
+        return self._select(space, "key", max(prefix, start or ""), min(ends) if ends else None, reverse=reverse, limit=limit)
+
+    def find(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        start: Parts | None = None,
+        stop: Parts | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Row[R]]:
+        low, high = span(match, start, stop)
+        return self._select(space, self._column(space, index), low, high, reverse=reverse, limit=limit)
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        sql, parameters = self._table(space).count, [self._ns]
+        if index is not None:
+            where, bounds = self._bounds(self._column(space, index), *span(match))
+            sql, parameters = sql + where, [*parameters, *bounds]
+        return int(self.rows(sql, parameters)[0][0])
+
+    def _select(
+        self,
+        space: Space[R],
+        column: str,
+        low: bytes | str,
+        high: bytes | str | None,
+        *,
+        reverse: bool,
+        limit: int | None,
+        suffix: str = "",
+    ) -> list[Row[R]]:
+        where, bounds = self._bounds(column, low, high)
+        down = " DESC" if reverse else ""
+        order = f" ORDER BY {column}{down}" + (f", key{down}" if column != "key" else "")
+        sql = self._table(space).select + where + order
+        parameters = [self._ns, *bounds]
+        if limit is not None:
+            sql += f" LIMIT {self.dialect.mark}"
+            parameters.append(limit)
+        return [Row(key, space.decode(key, value), rev) for key, value, rev in self.rows(sql + suffix, parameters)]
+
+    def _bounds(self, column: str, low: bytes | str, high: bytes | str | None) -> tuple[str, list[Any]]:
+        mark = self.dialect.mark
+        if high is None:
+            return f" AND {column} >= {mark}", [low]
+        return f" AND {column} >= {mark} AND {column} < {mark}", [low, high]
+
+    def _get_sql(self, space: Space[Any]) -> str:
+        return self._table(space).get
+
+    def _table(self, space: Space[Any]) -> Table:
+        if space.name not in self._names:
+            raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
+        return table_of(space, self.dialect)
+
+    def _column(self, space: Space[Any], index: str) -> str:
+        if index not in space.indexes:
+            raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
+        return f"by_{index}"
+
+
+class SqlTx(SqlReadTx, ABC):
+    """The writing half: everything but revisions, the journal and notices, which each database does its own way."""
+
+    @property
+    @abstractmethod
+    def revision(self) -> int:
+        """The transaction's number."""
+
+    @abstractmethod
+    def change(self, sql: str, parameters: Sequence[Any]) -> int:
+        """Run a statement and return how many rows it changed."""
+
+    def put(self, space: Space[R], key: str, record: R) -> None:
+        check_keys([key])
+        self.change(self._table(space).put, self.row_of(space, key, record, self.revision))
+
+    def delete(self, space: Space[Any], key: str) -> bool:
+        return self.change(self._table(space).delete, (self._ns, key)) > 0
+
+    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
+        low, high = span(match)
+        column = self._column(space, index)
+        found = self._select(space, column, low, high, reverse=False, limit=1, suffix=self.dialect.skip_locked)
+        return found[0] if found else None
+
+    def row_of(self, space: Space[R], key: str, record: R, revision: int) -> list[Any]:
+        """A record as the parameters of an insert."""
+        data = self.dialect.dump(space.encode(record))
+        return [self._ns, key, revision, data, *space.index_keys(record)]

@@ -1,0 +1,13 @@
+"""SQLite, embedded: one machine, nothing to start. The default store.
+
+store.py        the port, over a durable and a volatile file
+database.py     one file: connections, turns to write, durable commits, checkpoints
+gate.py         whose turn it is to write, fairly, among threads and processes
+wal.py          syncing the write-ahead log by a descriptor of our own, shared among threads
+schema.py       tables, versions and eras
+transaction.py  the verbs
+fifos.py        wake-ups between processes
+filesystem.py   where a store may live, and with which permissions
+translate.py    SQLite's errors as ours
+upkeep.py       check, backup and restore
+"""

@@ -1,0 +1,253 @@
+"""One database file: its connections, turns to write, durable commits and checkpoints.
+
+Rules that keep acknowledged changes through a power loss, each of which was seen to lose some when broken:
+
+- the log's descriptor is opened and closed with its connection (wal.py);
+- the database and its -shm file are never opened but through SQLite: closing any descriptor of them drops its locks;
+- a durable transaction syncs even if it only read, since its answer may rest on a commit that is not synced yet;
+- a failed sync is never retried: the kernel may have dropped the pages. The outcome is unknown, and all connections are
+  opened anew;
+- the folder is synced once for each connection, as its log may be new.
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.kernel import faults
+from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.filesystem import prepare
+from holdfast.stores.sqlite.gate import Gate
+from holdfast.stores.sqlite.translate import busy, translated
+from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
+
+T = TypeVar("T")
+
+CHECKPOINT_FRAMES = 2000
+"""The log is copied into the database and begun anew when it has this many pages (8 MB)."""
+
+_BUSY_SLEEP_S = 0.001
+_BUSY_SLEEP_MAX_S = 0.05
+
+
+class Connection:
+    """One connection and the log's descriptor that belongs to it. Used by one thread at a time."""
+
+    def __init__(self, raw: sqlite3.Connection, log: Log) -> None:
+        self.raw = raw
+        self.log = log
+
+    def close(self) -> None:
+        """Close the descriptor first: it must not outlive the connection that pins the log."""
+        self.log.close()
+        self.raw.close()
+
+
+class Database:
+    """A file of a store. `create` fills a new one, inside its first transaction."""
+
+    def __init__(self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None]) -> None:
+        self.path = path
+        self._synced = synced
+        self._create = create
+        prepare(path)
+        self._begin_process()
+        with self.connection(TRANSACT_TIMEOUT_S):
+            pass
+
+    def _begin_process(self) -> None:
+        self._gate = Gate(self.path.with_name(self.path.name + "-gate"))
+        self._shared = SharedSync()
+        self._idle: deque[Connection] = deque()
+        self._open_ones: set[Connection] = set()
+        self._generation = 0
+
+    @contextmanager
+    def connection(self, timeout_s: float) -> Iterator[Connection]:
+        """Lend a connection for the block. SQLite's errors leave it as errors of the tree."""
+        generation = self._generation
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._open(timeout_s)
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            self._close(connection)
+            raise translated(self.path, error) from None
+        except BaseException:
+            self._give_back(connection, generation)
+            raise
+        self._give_back(connection, generation)
+
+    @contextmanager
+    def turn(self, connection: Connection, timeout_s: float) -> Iterator[None]:
+        """Hold the gate for the block: no other writer of any process is inside."""
+        faults.reach("sqlite.gate.before")
+        self._gate.enter(timeout_s)
+        try:
+            faults.reach("sqlite.gate.after")
+            yield
+        finally:
+            self._gate.leave()
+
+    @contextmanager
+    def writing(self, connection: Connection, timeout_s: float) -> Iterator[None]:
+        """Hold the gate and a write transaction for the block; commit at its end, roll back if it raises."""
+        deadline = time.monotonic() + timeout_s
+        with self.turn(connection, timeout_s):
+            self._persist(lambda: connection.raw.execute("BEGIN IMMEDIATE"), deadline)
+            try:
+                yield
+                faults.reach("sqlite.commit.before")
+                try:
+                    connection.raw.execute("COMMIT")
+                except sqlite3.Error as error:
+                    raise translated(self.path, error, committing=True) from None
+                faults.reach("sqlite.commit.after")
+            except BaseException:
+                if connection.raw.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.raw.execute("ROLLBACK")
+                raise
+
+    def settle(self, connection: Connection) -> None:
+        """Return once everything committed so far survives a power loss."""
+        if not self._synced:
+            return
+        try:
+            self._shared.sync(connection.log)
+        except OSError as error:
+            self._generation += 1
+            raise StoreUnavailable(
+                f"{self.path} could not be synced to disk ({os.strerror(error.errno or 0)}); whether the change survives is "
+                "unknown: check the disk, then look before you repeat it",
+                path=str(self.path),
+                outcome="unknown",
+            ) from None
+
+    def tidy(self, connection: Connection) -> None:
+        """Checkpoint the log when it has grown to its bound. Never fails the transaction it comes after."""
+        if not connection.log.reaches(CHECKPOINT_FRAMES):
+            return
+        with contextlib.suppress(sqlite3.Error):
+            # Most of the work happens outside the gate, while others go on writing.
+            blocked, _, _ = connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if blocked:
+                return
+            faults.reach("sqlite.checkpoint.between")
+            # The few frames that came meanwhile: with none left, the next writer begins the log anew instead of growing it.
+            with contextlib.suppress(StoreUnavailable), self.turn(connection, _BUSY_SLEEP_MAX_S):
+                connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
+        """Run one read, again if another connection was just recovering or closing the log."""
+        return self._persist(lambda: work(connection.raw), time.monotonic() + timeout_s)
+
+    def close(self) -> None:
+        """Close what is idle and the gate; what is lent out closes when it comes back."""
+        self._generation += 1
+        while self._idle:
+            self._close(self._idle.pop())
+        self._gate.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: let the parent's connections be, and begin with none.
+
+        A SQLite handle must not be used or even closed in a child, so they are made immortal; the descriptors of our own
+        are closed, or they would keep the parent's gate shut after its death.
+        """
+        import ctypes
+
+        for connection in self._open_ones:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
+            connection.log.close()
+        self._gate.close()
+        self._begin_process()
+
+    def _open(self, timeout_s: float) -> Connection:
+        deadline = time.monotonic() + timeout_s
+        raw = None
+        try:
+            self._refuse_emptied()
+            raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+            self._configure(raw, deadline)
+            connection = Connection(raw, Log(self.path))
+            self._open_ones.add(connection)
+            return connection
+        except sqlite3.Error as error:
+            if raw is not None:
+                raw.close()
+            raise translated(self.path, error) from None
+        except OSError as error:
+            if raw is not None:
+                raw.close()
+            raise StoreUnavailable(
+                f"cannot open the log of {self.path} ({os.strerror(error.errno or 0)}): check its folder",
+                path=str(self.path),
+                outcome="none",
+            ) from None
+        except BaseException:
+            if raw is not None:
+                raw.close()
+            raise
+
+    def _configure(self, raw: sqlite3.Connection, deadline: float) -> None:
+        raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}")
+        raw.execute("PRAGMA wal_autocheckpoint = 0")
+        layout = self._persist(lambda: schema.layout_of(raw, self.path), deadline)
+        if layout == schema.LAYOUT_VERSION:
+            mode = self._persist(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
+            if mode == "wal":
+                return
+        self._gate.enter(max(deadline - time.monotonic(), 0))
+        try:
+            self._persist(lambda: raw.execute("PRAGMA journal_mode = WAL"), deadline)
+            if schema.layout_of(raw, self.path) == 0:
+                self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
+                self._create(raw)
+                faults.reach("sqlite.create.before")
+                raw.execute("COMMIT")
+                faults.reach("sqlite.create.after")
+        finally:
+            self._gate.leave()
+
+    def _refuse_emptied(self) -> None:
+        """SQLite takes an empty file for a new database and deletes the log beside it, losing what it holds."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_size == 0 and log_path(self.path).stat().st_size > 0:
+                raise StoreCorrupt(
+                    f"{self.path} is empty but its log is not: it was truncated; run `holdfast store restore FILE`",
+                    path=str(self.path),
+                )
+
+    def _persist(self, work: Callable[[], T], deadline: float) -> T:
+        """Do it, again while another program is in the way. Our own writers queue at the gate and do not meet here."""
+        sleep_s = _BUSY_SLEEP_S
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                if not busy(error) or time.monotonic() + sleep_s > deadline:
+                    raise
+            time.sleep(sleep_s)
+            sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
+
+    def _give_back(self, connection: Connection, generation: int) -> None:
+        if generation == self._generation:
+            self._idle.append(connection)
+        else:
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._open_ones.discard(connection)
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()

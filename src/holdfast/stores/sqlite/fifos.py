@@ -1,0 +1,119 @@
+"""Wake-ups between the processes of one machine: a FIFO for each listener, linked under every topic it hears.
+
+A notifier lists a topic's folder, which mostly does not exist, and writes a byte to each FIFO in it. FIFOs work between
+containers that share the folder, and a path of any length will do, which a Unix socket's would not.
+"""
+
+import contextlib
+import os
+import secrets
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.stores.sqlite.translate import opening_failed
+from holdfast.stores.waking import FdListener, check_topics, drain
+
+_POOL_MAX = 8
+
+
+class Fifos:
+    """The wake-up folder of one store, seen from one process and namespace."""
+
+    def __init__(self, folder: Path, namespace: str) -> None:
+        self._folder = folder
+        self._namespace = namespace
+        self._pool: deque[tuple[str, int]] = deque()
+
+    def listen(self, topics: Sequence[str]) -> FdListener:
+        """Open an ear. It hears the topics, and its own address."""
+        check_topics(topics)
+        try:
+            name, fd = self._pool.pop()
+            drain(fd)
+        except IndexError:
+            name, fd = self._make()
+        links = [self._topic(topic) / name for topic in dict.fromkeys(topics)]
+        for link in links:
+            self._link(name, link)
+        return FdListener(fd, f"@{name}", lambda: self._leave(name, fd, links))
+
+    def notify(self, topic: str) -> None:
+        """Wake whoever hears the topic. Never raises: a wake-up is a hint."""
+        if topic.startswith("@"):
+            self._signal(self._folder / topic[1:])
+            return
+        folder = self._topic(topic)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return
+        for name in names:
+            self._signal(folder / name)
+
+    def close(self, *, forked: bool = False) -> None:
+        """Let the idle FIFOs go. A forked child only closes its copies: the files are its parent's."""
+        while self._pool:
+            name, fd = self._pool.pop()
+            os.close(fd)
+            if not forked:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._folder / name)
+
+    def _make(self) -> tuple[str, int]:
+        name = f"{os.getpid()}-{secrets.token_hex(6)}"
+        path = self._folder / name
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            os.mkfifo(path, 0o600)
+            # Open for both, so that it never reports an end of file when a notifier closes its side.
+            return name, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise opening_failed(path, error) from None
+
+    def _topic(self, topic: str) -> Path:
+        # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
+        return self._folder / f"t-{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
+
+    def _link(self, name: str, link: Path) -> None:
+        while True:
+            try:
+                link.parent.mkdir(mode=0o700, exist_ok=True)
+                os.link(self._folder / name, link)
+            except FileNotFoundError:
+                if not os.path.exists(self._folder / name):
+                    raise opening_failed(link, FileNotFoundError(2, "")) from None
+                # The last listener of the topic removed its folder between our two steps.
+                continue
+            except OSError as error:
+                raise opening_failed(link, error) from None
+            return
+
+    def _leave(self, name: str, fd: int, links: Sequence[Path]) -> None:
+        for link in links:
+            with contextlib.suppress(OSError):
+                os.unlink(link)
+                os.rmdir(link.parent)
+        if len(self._pool) < _POOL_MAX:
+            self._pool.append((name, fd))
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(self._folder / name)
+        os.close(fd)
+
+    def _signal(self, path: Path) -> None:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            # Nobody has it open: its listener died. What it left behind goes.
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder / path.name)
+            if path.parent != self._folder:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                    os.rmdir(path.parent)
+            return
+        with contextlib.suppress(OSError):
+            os.write(fd, b"!")
+        os.close(fd)

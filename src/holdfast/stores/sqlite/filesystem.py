@@ -1,0 +1,70 @@
+"""Where a store may live, and with which permissions."""
+
+import os
+import stat
+from pathlib import Path
+
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.stores.sqlite.translate import opening_failed
+
+NETWORK = frozenset(
+    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "lustre", "gfs2", "ocfs2", "beegfs", "gpfs", "pvfs2", "coda", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.davfs", "fuse.davfs2", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.goofys"]
+)
+"""File systems that several machines may share. SQLite's log needs the memory of one machine."""
+
+
+def prepare(path: Path) -> None:
+    """Make the store's folder (0700) and an empty database file (0600, whatever the umask), unless they are there.
+
+    Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue for a path that is a
+    folder or special file.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_network(path.parent)
+        make_private(path)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise opening_failed(path, error) from None
+    if not stat.S_ISREG(mode):
+        raise InvalidValue(f"{path} is not a plain file: give --store sqlite:PATH the path of a file", path=str(path))
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file of mode 0600, unless there is one.
+
+    By mknod, because it does not open the file: closing a descriptor of a database drops the locks that SQLite holds on it
+    in this process.
+    """
+    try:
+        os.mknod(path, stat.S_IFREG | 0o600)
+    except FileExistsError:
+        return
+    os.chmod(path, 0o600)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise StoreUnavailable if the folder is on a file system that several machines may share."""
+    kind = type_of(folder)
+    if kind in NETWORK:
+        raise StoreUnavailable(
+            f"{folder} is on a network file system ({kind}), where SQLite cannot keep a store safe: use a local disk, or "
+            "PostgreSQL (--store postgresql://...) for several machines",
+            path=str(folder),
+            filesystem=kind,
+            outcome="none",
+        )
+
+
+def type_of(folder: Path) -> str:
+    """The type of the file system a folder is on, from the mount table; "" when it is not told."""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        table = Path("/proc/self/mountinfo").read_text(errors="replace")
+    except OSError:
+        return ""
+    for line in table.splitlines():
+        if f" {wanted} " in line:
+            return line.partition(" - ")[2].split(" ", 1)[0]
+    return ""

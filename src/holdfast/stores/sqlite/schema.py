@@ -1,0 +1,154 @@
+"""Tables, versions and eras of one database file.
+
+    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun)
+    spaces    name -> schema version and indexes, as the program that last wrote it declared them
+    journal   one row an entry; its revision is the row's id
+    s_<space> one row a record
+
+The next revision is one more than the greater of the journal's last and `meta.revision`: a transaction that tells of itself,
+as nearly all do, needs no counter row beside.
+"""
+
+import sqlite3
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.kernel import token
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt
+from holdfast.kernel.space import Space
+from holdfast.stores.sql import Dialect, table_of
+
+APPLICATION_ID = 0x484F4C44
+LAYOUT_VERSION = 1
+
+DIALECT = Dialect(mark="?", schema="", dump=lambda data: data)
+
+LAST_REVISION = (
+    "SELECT max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
+)
+
+_TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE spaces (name TEXT PRIMARY KEY, schema_version INTEGER NOT NULL, indexes TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE journal (revision INTEGER PRIMARY KEY, ns TEXT NOT NULL, at INTEGER NOT NULL, actor TEXT NOT NULL, "
+    "kind TEXT NOT NULL, subject TEXT NOT NULL, data BLOB NOT NULL)",
+)
+
+
+def layout_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The file's layout version, 0 when it is new. Raises StoreCorrupt for another program's file, SchemaTooNew for a newer
+    layout."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version == LAYOUT_VERSION:
+        return version
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != APPLICATION_ID and (application or version or tables):
+        raise StoreCorrupt(f"{path} is another program's SQLite database: give --store a path of its own", path=str(path))
+    if version > LAYOUT_VERSION:
+        raise SchemaTooNew(
+            f"{path} has layout {version} and this program knows up to {LAYOUT_VERSION}: use a newer holdfast",
+            path=str(path),
+            version=version,
+        )
+    return version
+
+
+def create(connection: sqlite3.Connection, era: int) -> None:
+    """Make the tables of a new file, inside a transaction. Its tokens start at the era."""
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.executemany("INSERT INTO meta (name, number) VALUES (?, ?)", [("revision", token.first(era)), ("era", era)])
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
+
+
+def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0) -> int:
+    """Record and return a new era, inside a transaction of the durable file; `known` is another that must be passed."""
+    last = connection.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
+    # A counter may have carried beyond the era it was begun in.
+    given = token.era(connection.execute(LAST_REVISION).fetchone()[0])
+    era = token.next_era(max(last, given, known), clock.now())
+    connection.execute("UPDATE meta SET number = ? WHERE name = 'era'", (era,))
+    return era
+
+
+def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
+    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
+    found = connection.execute("SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)).fetchone()
+    if found is not None and found[0] > space.schema_version:
+        raise SchemaTooNew(
+            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
+            f"{space.schema_version}): use a newer holdfast",
+            space=space.name,
+            version=found[0],
+        )
+    return found is not None and tuple(found) == (space.schema_version, _signature(space))
+
+
+def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
+    """Make the space's table, or bring its indexes up to date, inside a transaction."""
+    table = table_of(space, DIALECT)
+    columns = "".join(f", {column} BLOB" for column in table.columns)
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {table.name} (ns TEXT NOT NULL, key TEXT NOT NULL, rev INTEGER NOT NULL, "
+        f"value BLOB NOT NULL{columns}, PRIMARY KEY (ns, key)) WITHOUT ROWID"
+    )
+    if space.volatile:
+        # `put_new` is a single statement, so the counter it takes its token from must move by itself.
+        connection.execute(
+            f"CREATE TRIGGER IF NOT EXISTS {table.name}_rev AFTER INSERT ON {table.name} BEGIN "
+            "UPDATE meta SET number = new.rev WHERE name = 'revision' AND number < new.rev; END"
+        )
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")}
+    for column in table.columns:
+        if column not in present:
+            connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column} BLOB")
+        connection.execute(
+            f"CREATE INDEX IF NOT EXISTS {table.name}_{column} ON {table.name} (ns, {column}) WHERE {column} IS NOT NULL"
+        )
+    _reindex(connection, space)
+    connection.execute(
+        "INSERT OR REPLACE INTO spaces (name, schema_version, indexes) VALUES (?, ?, ?)",
+        (space.name, space.schema_version, _signature(space)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def put_new(space: Space[Any], items: int) -> str:
+    """Insert that many rows or none, all under the next revision. The counter is read once for all of them, and moved by the
+    volatile table's trigger."""
+    table = table_of(space, DIALECT)
+    columns = ", ".join(["ns", "key", "value", *table.columns])
+    row = f"({', '.join(['?'] * (3 + len(table.columns)))})"
+    return (
+        f"WITH next (rev) AS MATERIALIZED ({LAST_REVISION} + 1), "
+        f"new ({columns}) AS (VALUES {', '.join([row] * items)}) "
+        f"INSERT INTO {table.name} ({columns}, rev) SELECT {columns}, rev FROM new, next RETURNING rev"
+    )
+
+
+@lru_cache(maxsize=1024)
+def delete_if(space: Space[Any], keys: int) -> str:
+    """Delete that many keys if they have a revision; a row for each that had it."""
+    return table_of(space, DIALECT).delete_if(keys, DIALECT) + " RETURNING 1"
+
+
+def _reindex(connection: sqlite3.Connection, space: Space[Any]) -> None:
+    table = table_of(space, DIALECT)
+    if not table.columns:
+        return
+    sets = ", ".join(f"{column} = ?" for column in table.columns)
+    for ns, key, value in connection.execute(f"SELECT ns, key, value FROM {table.name}").fetchall():
+        try:
+            places = space.index_keys(space.decode(key, value))
+        except RecordInvalid:
+            # It stays where `holdfast store check` finds it, and hides no other.
+            continue
+        connection.execute(f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key))
+
+
+def _signature(space: Space[Any]) -> str:
+    return ",".join(space.indexes)

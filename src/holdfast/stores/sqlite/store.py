@@ -1,0 +1,271 @@
+"""The store port on SQLite: a durable file, and beside it a volatile one for the state of one boot."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.kernel import faults, token
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.names import check_id
+from holdfast.kernel.space import R, Space
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.stores import plain
+from holdfast.stores.scoping import check_keys, checked_scope, same_residence
+from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.database import Connection, Database
+from holdfast.stores.sqlite.fifos import Fifos
+from holdfast.stores.sqlite.transaction import _EPOCH, SqliteReadTx, SqliteTx
+from holdfast.stores.waking import FdListener
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A store in SQLite files on one machine.
+
+    Promised: the port, for every process of this machine that opens the same path, containers that share the folder
+    included. Volatile spaces live in `<name>.locks-<boot_id>.sqlite` beside the durable file and end with the boot.
+    Not promised: network file systems, which are refused; and a time limit on a disk that does not answer a sync.
+    """
+
+    kind = "sqlite"
+    embedded = True
+
+    def __init__(self, path: Path, *, boot_id: str, namespace: str = "default", clock: Clock | None = None) -> None:
+        self.path = Path(path).absolute()
+        self.namespace = check_id(namespace, "namespace")
+        self._boot_id = check_id(boot_id, "boot id")
+        self._clock = clock or SystemClock()
+        self._durable = Database(self.path, synced=True, create=self._create_durable)
+        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace)
+        self._begin_process()
+        _stores.add(self)
+
+    def _begin_process(self) -> None:
+        self._mutex = threading.Lock()
+        self._volatile: Database | None = None
+        self._declared: set[Space[Any]] = set()
+        self._closed = False
+
+    def transact(
+        self,
+        body: Callable[[Tx], T],
+        *,
+        scope: Scope,
+        durable: bool = True,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
+        spaces = checked_scope(scope)
+        database = self._database(same_residence(spaces))
+        names = frozenset(space.name for space in spaces)
+        with database.connection(timeout_s) as connection:
+            self._declare(database, connection, spaces, timeout_s)
+            with database.writing(connection, timeout_s):
+                tx = SqliteTx(connection.raw, self.namespace, names, self._clock.now())
+                result = body(tx)
+                tx.finish()
+            faults.reach("sqlite.notify.before")
+            for topic in tx.topics:
+                self._fifos.notify(topic)
+            faults.reach("sqlite.notify.after")
+            if durable:
+                database.settle(connection)
+            database.tidy(connection)
+        return result
+
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+        spaces = checked_scope(scope)
+        database = self._database(same_residence(spaces))
+        names = frozenset(space.name for space in spaces)
+
+        def snapshot(raw: sqlite3.Connection) -> T:
+            raw.execute("BEGIN")
+            try:
+                return body(SqliteReadTx(raw, self.namespace, names, self._clock.now()))
+            finally:
+                raw.execute("ROLLBACK")
+
+        with database.connection(TRANSACT_TIMEOUT_S) as connection:
+            self._declare(database, connection, spaces, TRANSACT_TIMEOUT_S)
+            return database.reading(connection, snapshot, TRANSACT_TIMEOUT_S)
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        database = self._database(space.volatile)
+        sql = table_of(space, schema.DIALECT).get
+        with database.connection(TRANSACT_TIMEOUT_S) as connection:
+            self._declare(database, connection, [space], TRANSACT_TIMEOUT_S)
+            found = database.reading(
+                connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), TRANSACT_TIMEOUT_S
+            )
+        return None if found is None else Row(key, space.decode(key, found[0]), found[1])
+
+    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+        if not space.volatile:
+            return plain.put_new(self, space, items, timeout_s)
+        check_keys([key for key, _ in items])
+        parameters: list[Any] = []
+        for key, record in items:
+            parameters += [self.namespace, key, space.encode(record), *space.index_keys(record)]
+        rows = self._statement(space, schema.put_new(space, len(items)), parameters, timeout_s)
+        return rows[0][0] if rows else None
+
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+        check_keys(keys)
+        sql = schema.delete_if(space, len(keys))
+        return len(self._statement(space, sql, [self.namespace, token, *keys], timeout_s))
+
+    def listen(self, topics: Sequence[str] = ()) -> FdListener:
+        self._check_open()
+        return self._fifos.listen(topics)
+
+    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+        """The durable file's entries, then the volatile one's; the cursor is a place in each."""
+        self._check_open()
+        durable, volatile = _parse_cursor(cursor)
+        entries, durable = self._entries(self._durable, durable, limit, reverse)
+        if self._volatile_path().exists():
+            more, volatile = self._entries(self._database(True), volatile, limit, reverse)
+            entries = sorted(entries + more, key=lambda entry: entry.at, reverse=reverse)
+        return Batch(entries[:limit] if reverse else entries, f"{durable}.{volatile}")
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._durable.close()
+        if self._volatile is not None:
+            self._volatile.close()
+        self._fifos.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: begin with no connection, descriptor or lock of the parent's."""
+        closed, volatile = self._closed, self._volatile
+        self._begin_process()
+        self._closed = closed
+        if closed:
+            return
+        self._durable.after_fork()
+        if volatile is not None:
+            volatile.after_fork()
+            self._volatile = volatile
+        self._fifos.close(forked=True)
+
+    def _database(self, volatile: bool) -> Database:
+        self._check_open()
+        if not volatile:
+            return self._durable
+        if self._volatile is None:
+            with self._mutex:
+                if self._volatile is None:
+                    self._volatile = Database(self._volatile_path(), synced=False, create=self._create_volatile)
+        return self._volatile
+
+    def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], timeout_s: float) -> None:
+        if self._declared.issuperset(spaces):
+            return
+        for space in spaces:
+            if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), timeout_s):  # type: ignore[misc]
+                with database.writing(connection, timeout_s):
+                    if not schema.is_current(connection.raw, space):
+                        schema.declare(connection.raw, space)
+            self._declared.add(space)
+
+    def _statement(self, space: Space[Any], sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
+        """Run one changing statement as a transaction of its own; a key that exists makes it change nothing."""
+        database = self._database(space.volatile)
+        with database.connection(timeout_s) as connection:
+            self._declare(database, connection, [space], timeout_s)
+            rows: list[tuple[Any, ...]] = []
+            with database.turn(connection, timeout_s), contextlib.suppress(sqlite3.IntegrityError):
+                faults.reach("sqlite.commit.before")
+                rows = database.reading(connection, lambda raw: raw.execute(sql, parameters).fetchall(), timeout_s)
+                faults.reach("sqlite.commit.after")
+            if not space.volatile:
+                database.settle(connection)
+            database.tidy(connection)
+        return rows
+
+    def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> tuple[list[Entry], int]:
+        """A file's entries behind a revision, and the revision of the last (of the journal's end when reversed)."""
+        select = "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? ORDER BY revision"
+        if reverse:
+            after = 0
+        with database.connection(TRANSACT_TIMEOUT_S) as connection:
+            rows = database.reading(
+                connection,
+                lambda raw: raw.execute(
+                    f"{select} {'DESC' if reverse else ''} LIMIT ?", (self.namespace, after, limit)
+                ).fetchall(),
+                TRANSACT_TIMEOUT_S,
+            )
+        entries = [_entry(*row) for row in rows]
+        return entries, max((entry.revision for entry in entries), default=after)
+
+    def _create_durable(self, raw: sqlite3.Connection) -> None:
+        schema.create(raw, token.next_era(0, self._clock.now()))
+
+    def _create_volatile(self, raw: sqlite3.Connection) -> None:
+        """Begin a durable era for the new file's tokens, before the first of them can be given."""
+        self._remove_other_boots()
+        with self._durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            with self._durable.writing(connection, TRANSACT_TIMEOUT_S):
+                era = schema.begin_era(connection.raw, self._clock)
+            self._durable.settle(connection)
+        schema.create(raw, era)
+
+    def _remove_other_boots(self) -> None:
+        """The files of earlier boots: nobody can have them open any more."""
+        mine = self._volatile_path()
+        for path in self.path.parent.glob(f"{self.path.stem}.locks-*"):
+            if not path.name.startswith(mine.name):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+    def _volatile_path(self) -> Path:
+        return self.path.with_name(f"{self.path.stem}.locks-{self._boot_id}.sqlite")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed: connect again", outcome="none")
+
+
+def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
+    return Entry(
+        revision=revision,
+        at=_EPOCH + timedelta(microseconds=at),
+        actor=actor,
+        kind=kind,
+        subject=subject,
+        data=msgspec.json.decode(data),
+    )
+
+
+def _parse_cursor(cursor: Cursor) -> tuple[int, int]:
+    if cursor == BEGINNING:
+        return 0, 0
+    durable, _, volatile = cursor.partition(".")
+    if not (durable.isdecimal() and volatile.isdecimal()):
+        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
+    return int(durable), int(volatile)
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

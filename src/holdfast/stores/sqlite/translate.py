@@ -1,0 +1,72 @@
+"""SQLite's and the system's errors as errors of the one tree."""
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+from holdfast.kernel.errors import HoldfastError, StoreCorrupt, StoreUnavailable
+
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_CLOSED_TO_US = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+
+
+def primary(error: sqlite3.Error) -> int:
+    """The error's primary result code; 0 for those that the driver raises by itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def busy(error: sqlite3.Error) -> bool:
+    """True when another connection is in the way for a while."""
+    return primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) -> HoldfastError:
+    """What a SQLite error means to the caller. While `committing`, an I/O error leaves the outcome unknown."""
+    code = primary(error)
+    # The driver's own complaint about a text column has no code.
+    if code in _CORRUPT or (not code and "decode to UTF-8" in str(error)):
+        return StoreCorrupt(
+            f"{path} is damaged or is not a SQLite database ({error}): run `holdfast store check`, then "
+            "`holdfast store restore FILE`",
+            path=str(path),
+        )
+    if busy(error):
+        return StoreUnavailable(
+            f"{path} is locked by another program: close it there (a sqlite3 shell, a copy in progress) and try again",
+            path=str(path),
+            outcome="none",
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(
+            f"no space left to write {path}: free some; nothing was changed", path=str(path), outcome="none"
+        )
+    if code in _CLOSED_TO_US:
+        return StoreUnavailable(
+            f"{path} cannot be opened for writing ({error}): check the permissions of the file and its folder",
+            path=str(path),
+            outcome="none",
+        )
+    outcome = "unknown" if committing else "none"
+    return StoreUnavailable(
+        f"{path} could not be {'committed' if committing else 'used'} ({error}); "
+        + ("whether the change took effect is unknown: look before you repeat it" if committing else "nothing was changed"),
+        path=str(path),
+        outcome=outcome,
+    )
+
+
+def opening_failed(path: Path, error: OSError) -> StoreUnavailable:
+    """A file or folder of the store that the system does not let us make or open."""
+    hints = {
+        errno.EROFS: "the file system is read-only",
+        errno.EACCES: "its permissions do not allow it",
+        errno.EPERM: "its permissions do not allow it",
+        errno.ENOSPC: "no space is left",
+        errno.ENOTDIR: "a part of the path is not a folder",
+        errno.ENAMETOOLONG: "the path is too long",
+    }
+    why = hints.get(error.errno or 0, os.strerror(error.errno or 0))
+    return StoreUnavailable(
+        f"cannot open {path}: {why}. Choose another place with --store or HOLDFAST_STORE", path=str(path), outcome="none"
+    )

@@ -1,0 +1,106 @@
+"""The write-ahead log, synced by a descriptor of our own.
+
+SQLite runs with synchronous=NORMAL, so a COMMIT writes to the log without syncing it, and the next writer may come in. A
+durable transaction then calls fdatasync itself, outside the gate: one call covers every frame written before it, whoever
+wrote them. The descriptor is opened after its connection and closed with it: while a connection is open, nobody can delete
+the log it uses, so the descriptor cannot outlive the file it stands for.
+"""
+
+import os
+import threading
+from pathlib import Path
+
+from holdfast.kernel import faults
+
+_HEADER_BYTES = 32
+_FRAME_HEADER_BYTES = 24
+_PAGE_BYTES = 4096
+
+
+def log_path(database: Path) -> Path:
+    """Where SQLite keeps a database's log."""
+    return database.with_name(database.name + "-wal")
+
+
+class Log:
+    """One descriptor on the log, belonging to one connection."""
+
+    def __init__(self, database: Path) -> None:
+        self._fd = os.open(log_path(database), os.O_RDONLY | os.O_CLOEXEC)
+        self._folder = database.parent
+        self._folder_synced = False
+
+    def sync(self) -> None:
+        """Make everything in the log survive a power loss. Raises OSError; then nothing is known of it and the connection
+        must not be used again."""
+        faults.reach("sqlite.sync.before")
+        if not self._folder_synced:
+            # The log may be new, and then so is its name in the folder.
+            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._folder_synced = True
+        os.fdatasync(self._fd)
+        faults.reach("sqlite.sync.after")
+
+    def reaches(self, frame: int) -> bool:
+        """Has the log, since it was last begun anew, got that many frames? A frame that is left over from before has
+        another salt than the header."""
+        salt = os.pread(self._fd, 8, 16)
+        at = _HEADER_BYTES + (frame - 1) * (_FRAME_HEADER_BYTES + _PAGE_BYTES) + 8
+        return len(salt) == 8 and os.pread(self._fd, 8, at) == salt
+
+    def close(self) -> None:
+        """Close the descriptor. SQLite holds no lock through the log, so this drops none."""
+        os.close(self._fd)
+
+
+class _Round:
+    """One sync, and those who wait for it."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self) -> None:
+        self.done: threading.Event | None = None
+        self.error: OSError | None = None
+
+
+class SharedSync:
+    """Lets the threads of a process share syncs: whoever asks while one is running is covered by the next one."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._current: _Round | None = None
+        self._next: _Round | None = None
+
+    def sync(self, log: Log) -> None:
+        """Return once a sync has ended that began after this call. Raises OSError if that one failed."""
+        with self._mutex:
+            previous = self._current
+            if previous is None:
+                mine = self._current = _Round()
+                lead = True
+            else:
+                lead = self._next is None
+                mine = self._next = self._next or _Round()
+                waited = previous if lead else mine
+                done = waited.done = waited.done or threading.Event()
+        if previous is not None:
+            done.wait()
+        if lead:
+            self._lead(mine, log)
+        if mine.error is not None:
+            raise mine.error
+
+    def _lead(self, mine: _Round, log: Log) -> None:
+        try:
+            log.sync()
+        except OSError as error:
+            mine.error = error
+        finally:
+            with self._mutex:
+                self._current, self._next = self._next, None
+            if mine.done is not None:
+                mine.done.set()
