@@ -1,3 +1,36 @@
-"""Holdfast keeps agents, jobs and shared resources from stepping on each other."""
+"""Holdfast keeps agents, jobs and shared resources from stepping on each other.
+
+    import holdfast
+
+    with holdfast.connect() as hf:
+        job = hf.jobs.pick_pending("tmux:claude-a")
+
+Names are loaded when they are first used, so that importing the package costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast, connect
+    from holdfast.kernel import errors
+    from holdfast.kernel.errors import HoldfastError
 
 __version__ = "0.1.0"
+__all__ = ["Holdfast", "HoldfastError", "__version__", "connect", "errors"]
+
+_HOMES = {
+    "Holdfast": "holdfast.app",
+    "connect": "holdfast.app",
+    "HoldfastError": "holdfast.kernel.errors",
+    "errors": "holdfast.kernel",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    home = import_module(_HOMES[name])
+    # `errors` is a module of its own, which importing its package does not load.
+    return import_module(f"{_HOMES[name]}.{name}") if name == "errors" else getattr(home, name)

@@ -1,9 +1,13 @@
 """Time, passed in. Instants are aware UTC datetimes; nothing in the house calls the system clock but SystemClock."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from holdfast.kernel.errors import InvalidValue
+
+# The zone may be missing here, so that `aware` can say what is wrong with that.
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 
 
 class Clock(Protocol):
@@ -23,20 +27,24 @@ class SystemClock:
 
 def aware(at: datetime, what: str = "timestamp") -> datetime:
     """Return `at` in UTC. Raises InvalidValue for a naive one: which zone it meant would be a guess."""
-    if at.tzinfo is None:
+    if at.utcoffset() is None:
         raise InvalidValue(f"{what} {at.isoformat()} has no time zone: write it as {at.isoformat()}Z if it is UTC", what=what)
-    return at.astimezone(UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidValue(f"{what} {at.isoformat()} lies beyond the calendar in UTC", what=what) from None
 
 
 def render(at: datetime) -> str:
     """Return RFC 3339 in UTC with microseconds and `Z`."""
-    return aware(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # strftime does not pad a year before 1000.
+    return aware(at).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse(text: str, what: str = "timestamp") -> datetime:
     """Read an RFC 3339 instant. Raises InvalidValue for anything else, naive ones included."""
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text.upper() if _RFC_3339.fullmatch(text) else "")
     except ValueError:
         raise InvalidValue(
             f"{what} {text[:40]!r} is not an RFC 3339 instant: write it like 2026-01-31T12:00:00Z", what=what

@@ -46,7 +46,8 @@ def to_json(value: Any) -> bytes:
 
 def to_plain(value: Any) -> Any:
     """Turn a value into dicts, lists and scalars, as JSON would show it."""
-    return msgspec.to_builtins(value)
+    # Not to_builtins, which leaves tuples and the keys of dicts as they are.
+    return msgspec.json.decode(_encoder.encode(value))
 
 
 def _instant_fields(kind: type[Value]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class Sighting(NamedTuple):
     zombie: bool
 
 
-class Holder(Value):
+class Holder(Value, frozen=True, kw_only=True):
     """One process, for ever: no later process is equal to it."""
 
     host_id: str

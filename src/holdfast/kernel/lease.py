@@ -8,7 +8,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Liveness
 
 
-class Lease(Value):
+class Lease(Value, frozen=True, kw_only=True):
     """A span on the store's clock, begun at the grant (not when the wait for it began).
 
     `explicit` says that a time to live was asked for: then the end of the lease ends the claim whoever holds it.

@@ -17,18 +17,19 @@ FILE_NAME = "holdfast.toml"
 DEFAULT_NAMESPACE = "default"
 
 
-class JournalSettings(Value):
+class JournalSettings(Value, frozen=True, kw_only=True):
     """How much of the journal is kept."""
 
     keep_entries: int = JOURNAL_KEEP_ENTRIES
     keep_s: float = JOURNAL_KEEP_S
 
     def __post_init__(self) -> None:
-        if self.keep_entries < 1 or self.keep_s <= 0:
-            raise InvalidValue("journal.keep_entries and journal.keep_s must be positive")
+        # TOML can say nan and inf.
+        if self.keep_entries < 1 or not 0 < self.keep_s < float("inf"):
+            raise InvalidValue("journal.keep_entries and journal.keep_s must be positive numbers")
 
 
-class Settings(Value):
+class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
     store: str | None = None

@@ -52,12 +52,17 @@ class Space(Generic[R]):
             raise InvalidValue(f"space {name} has no upgrade from version {min(missing)}: add one to its `upgrades`")
 
     def encode(self, record: R) -> bytes:
-        """Return the record's stored form. Raises InvalidValue for another model, an old version, or over the bound."""
+        """Return the record's stored form. Raises InvalidValue for another model, an old version, a field of the wrong type,
+        or over the bound: what could not be read again is never written."""
         if type(record) is not self.model or record.schema_version != self.schema_version:
             raise InvalidValue(
                 f"space {self.name} keeps {self.model.__name__} of version {self.schema_version}, not {type(record).__name__}"
             )
-        data = to_json(record)
+        try:
+            data = to_json(record)
+            self._decoder.decode(data)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise InvalidValue(f"{self.model.__name__} cannot be stored: {error}", space=self.name) from None
         if len(data) > RECORD_BYTES_MAX:
             raise InvalidValue(
                 f"the record has {len(data)} bytes and a record may have {RECORD_BYTES_MAX}: keep large content in a file "
@@ -71,7 +76,7 @@ class Space(Generic[R]):
         """Return the record. Raises SchemaTooNew or RecordInvalid, both naming the record; never guesses."""
         try:
             record = self._decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return self._decode_slowly(key, data, str(error))
         if record.schema_version == self.schema_version:
             return record
@@ -106,14 +111,14 @@ class Space(Generic[R]):
         try:
             for step in range(version, self.schema_version):
                 document = self.upgrades[step](document)
-            return msgspec.convert({**document, "schema_version": self.schema_version}, self.model)
-        except (msgspec.ValidationError, LookupError, TypeError, ValueError) as error:
+            return msgspec.convert({**document, "schema_version": self.schema_version}, self.model, str_keys=True)
+        except (msgspec.ValidationError, LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             raise self._invalid(key, f"it cannot be upgraded from version {version}: {error}") from None
 
     def _document(self, key: str, data: bytes | str) -> Document:
         try:
             document = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise self._invalid(key, str(error)) from None
         if not isinstance(document, dict):
             raise self._invalid(key, "it is not a JSON object")

@@ -38,7 +38,7 @@ class Row(NamedTuple, Generic[R]):
     revision: int
 
 
-class Entry(Value):
+class Entry(Value, frozen=True, kw_only=True):
     """One journal entry."""
 
     revision: int
@@ -201,7 +201,7 @@ class Store(Protocol):
 
         A space in `scope` is latched whole. `rows(space)` latches only the records that the body gets or takes, so that
         claims do not queue behind each other; the body then promises to decide by nothing else of that space. All spaces
-        of a scope are volatile, or none is.
+        of a scope are volatile, or none is. An empty scope may append to the journal and trim it.
 
         Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`; StoreUnavailable with `outcome`
         "unknown" when the commit's fate could not be learned.

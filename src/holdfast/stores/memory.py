@@ -16,9 +16,9 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_entry, check_keys, checked_scope, same_residence
+from holdfast.stores.scoping import check_entry, check_keys, same_residence
 from holdfast.stores.waking import FdListener, Switchboard
 
 T = TypeVar("T")
@@ -60,10 +60,10 @@ class MemoryStore:
         body: Callable[[Tx], T],
         *,
         scope: Scope,
-        durable: bool = True,
+        durable: bool = True,  # noqa: ARG002 - nothing here outlives the process either way
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        spaces = checked_scope(scope)
+        spaces = spaces_of(scope)
         same_residence(spaces)
         with self._turn(timeout_s):
             tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
@@ -75,7 +75,7 @@ class MemoryStore:
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
         self._check_open()
-        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in checked_scope(scope)}))
+        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces_of(scope)}))
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         return self.read(lambda tx: tx.get(space, key), scope=[space])

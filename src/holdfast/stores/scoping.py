@@ -7,15 +7,6 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import Scope, spaces_of
-
-
-def checked_scope(scope: Scope) -> list[Space[Any]]:
-    """The spaces in latching order. Raises InvalidValue for an empty scope."""
-    spaces = spaces_of(scope)
-    if not spaces:
-        raise InvalidValue("a transaction needs a scope: name the spaces it touches")
-    return spaces
 
 
 def same_residence(spaces: Sequence[Space[Any]]) -> bool:
@@ -25,7 +16,7 @@ def same_residence(spaces: Sequence[Space[Any]]) -> bool:
     if len(volatile) > 1:
         names = ", ".join(space.name for space in spaces)
         raise InvalidValue(f"one transaction cannot span volatile and durable spaces: {names}")
-    return volatile.pop()
+    return volatile == {True}
 
 
 def check_keys(keys: Sequence[str]) -> None:

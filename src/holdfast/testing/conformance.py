@@ -113,7 +113,7 @@ class StoreConformance:
 
     @pytest.fixture(autouse=True)
     def _by_capability(self, request: pytest.FixtureRequest) -> None:
-        missing = getattr(request.function, "needs", frozenset()) - self.capabilities
+        missing: frozenset[str] = getattr(request.function, "needs", frozenset()) - self.capabilities
         if missing:
             pytest.skip(f"the store does not claim {', '.join(sorted(missing))}")
 
@@ -177,8 +177,10 @@ class StoreConformance:
             store.transact(lambda tx: tx.put(OTHERS, "a", Thing()), scope=[THINGS])
         with pytest.raises(InvalidValue, match="scope"):
             store.read(lambda tx: tx.get(OTHERS, "a"), scope=[THINGS])
-        with pytest.raises(InvalidValue, match="scope"):
-            store.transact(lambda tx: None, scope=[])
+
+    def test_an_empty_scope_is_enough_for_the_journal(self, store: Store) -> None:
+        store.transact(lambda tx: tx.append(actor="t", kind="k", subject="alone"), scope=[])
+        assert [entry.subject for entry in store.journal().entries] == ["alone"]
 
     def test_volatile_and_durable_do_not_mix(self, store: Store) -> None:
         with pytest.raises(InvalidValue, match="volatile"):
@@ -333,14 +335,23 @@ class StoreConformance:
     def test_another_model_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidValue, match="Thing"):
             store.transact(
-                lambda tx: tx.put(THINGS, "a", ThingV2(owner="x", rank=1, colour="red")),  # type: ignore[arg-type]
+                lambda tx: tx.put(THINGS, "a", ThingV2(owner="x", rank=1, colour="red")),  # type: ignore[misc]
                 scope=[THINGS],
             )
 
     @pytest.mark.parametrize(
         "data",
-        [b"", b"{", b"[]", b"null", b'{"schema_version": 1, "owner": 5}', b'{"schema_version": 1, "unknown": 1}']
-        + [b'{"schema_version": 1, "at": "2026-01-01T00:00:00"}', b'{"schema_version": "1"}', b"[" * 9000],
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"schema_version": 1, "owner": 5}',
+            b'{"schema_version": 1, "unknown": 1}',
+            b'{"schema_version": 1, "at": "2026-01-01T00:00:00"}',
+            b'{"schema_version": "1"}',
+            b"[" * 9000,
+        ],
         ids=["empty", "cut", "list", "null", "type", "unknown", "naive", "version", "deep"],
     )
     def test_a_damaged_record_is_told_and_hides_no_other(self, harness: Harness, store: Store, data: bytes) -> None:

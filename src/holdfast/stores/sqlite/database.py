@@ -24,7 +24,6 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.translate import busy, translated
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
@@ -52,16 +51,22 @@ class Connection:
 
 
 class Database:
-    """A file of a store. `create` fills a new one, inside its first transaction."""
+    """A file of a store. `create` fills a new one, inside its first transaction; `failed` is told of SQLite's errors."""
 
-    def __init__(self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None]) -> None:
+    def __init__(
+        self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None], failed: Callable[[], None]
+    ) -> None:
         self.path = path
+        self._failed = failed
         self._synced = synced
         self._create = create
-        prepare(path)
         self._begin_process()
-        with self.connection(TRANSACT_TIMEOUT_S):
-            pass
+        try:
+            with self.connection(TRANSACT_TIMEOUT_S):
+                pass
+        except BaseException:
+            self._gate.close()
+            raise
 
     def _begin_process(self) -> None:
         self._gate = Gate(self.path.with_name(self.path.name + "-gate"))
@@ -82,6 +87,7 @@ class Database:
             yield connection
         except sqlite3.Error as error:
             self._close(connection)
+            self._failed()
             raise translated(self.path, error) from None
         except BaseException:
             self._give_back(connection, generation)
@@ -89,7 +95,7 @@ class Database:
         self._give_back(connection, generation)
 
     @contextmanager
-    def turn(self, connection: Connection, timeout_s: float) -> Iterator[None]:
+    def turn(self, timeout_s: float) -> Iterator[None]:
         """Hold the gate for the block: no other writer of any process is inside."""
         faults.reach("sqlite.gate.before")
         self._gate.enter(timeout_s)
@@ -103,7 +109,7 @@ class Database:
     def writing(self, connection: Connection, timeout_s: float) -> Iterator[None]:
         """Hold the gate and a write transaction for the block; commit at its end, roll back if it raises."""
         deadline = time.monotonic() + timeout_s
-        with self.turn(connection, timeout_s):
+        with self.turn(timeout_s):
             self._persist(lambda: connection.raw.execute("BEGIN IMMEDIATE"), deadline)
             try:
                 yield
@@ -145,7 +151,7 @@ class Database:
                 return
             faults.reach("sqlite.checkpoint.between")
             # The few frames that came meanwhile: with none left, the next writer begins the log anew instead of growing it.
-            with contextlib.suppress(StoreUnavailable), self.turn(connection, _BUSY_SLEEP_MAX_S):
+            with contextlib.suppress(StoreUnavailable), self.turn(_BUSY_SLEEP_MAX_S):
                 connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:

@@ -8,7 +8,8 @@ from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
 NETWORK = frozenset(
-    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "lustre", "gfs2", "ocfs2", "beegfs", "gpfs", "pvfs2", "coda", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.davfs", "fuse.davfs2", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.goofys"]
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gfs2", "ocfs2", "beegfs", "gpfs", "pvfs2", "coda"}
+    | {f"fuse.{name}" for name in ("sshfs", "glusterfs", "ceph", "davfs", "davfs2", "s3fs", "rclone", "gcsfuse", "goofys")}
 )
 """File systems that several machines may share. SQLite's log needs the memory of one machine."""
 

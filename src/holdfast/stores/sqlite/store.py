@@ -6,7 +6,8 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +19,16 @@ from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_keys, checked_scope, same_residence
+from holdfast.stores.scoping import check_keys, same_residence
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
-from holdfast.stores.sqlite.transaction import _EPOCH, SqliteReadTx, SqliteTx
+from holdfast.stores.sqlite.filesystem import prepare
+from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, instant
+from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
 
 T = TypeVar("T")
@@ -47,9 +50,16 @@ class SqliteStore:
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
-        self._durable = Database(self.path, synced=True, create=self._create_durable)
-        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace)
         self._begin_process()
+        prepare(self.path)
+        # Before the first connection: from here on nobody replaces the files.
+        self._users = Users(self.path)
+        try:
+            self.durable = Database(self.path, synced=True, create=self._create_durable, failed=self._forget)
+        except BaseException:
+            self._users.close()
+            raise
+        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace)
         _stores.add(self)
 
     def _begin_process(self) -> None:
@@ -66,7 +76,7 @@ class SqliteStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        spaces = checked_scope(scope)
+        spaces = spaces_of(scope)
         database = self._database(same_residence(spaces))
         names = frozenset(space.name for space in spaces)
         with database.connection(timeout_s) as connection:
@@ -85,7 +95,7 @@ class SqliteStore:
         return result
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        spaces = checked_scope(scope)
+        spaces = spaces_of(scope)
         database = self._database(same_residence(spaces))
         names = frozenset(space.name for space in spaces)
 
@@ -130,23 +140,30 @@ class SqliteStore:
         return self._fifos.listen(topics)
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
-        """The durable file's entries, then the volatile one's; the cursor is a place in each."""
+        """The entries of both files, merged by time; the cursor is a place in each."""
         self._check_open()
-        durable, volatile = _parse_cursor(cursor)
-        entries, durable = self._entries(self._durable, durable, limit, reverse)
+        places = list(_parse_cursor(cursor))
+        files = [self.durable]
         if self._volatile_path().exists():
-            more, volatile = self._entries(self._database(True), volatile, limit, reverse)
-            entries = sorted(entries + more, key=lambda entry: entry.at, reverse=reverse)
-        return Batch(entries[:limit] if reverse else entries, f"{durable}.{volatile}")
+            files.append(self._database(True))
+        found = [self._entries(file, place, limit, reverse) for file, place in zip(files, places, strict=False)]
+        # Merging keeps the order within each file, whatever a stepped clock says.
+        numbered = [[(number, entry) for entry in entries] for number, entries in enumerate(found)]
+        merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
+        for number, entries in enumerate(found):
+            seen = entries if reverse else [entry for place, entry in merged if place == number]
+            places[number] = max((entry.revision for entry in seen), default=places[number])
+        return Batch([entry for _, entry in merged], ".".join(map(str, places)))
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._durable.close()
+        self.durable.close()
         if self._volatile is not None:
             self._volatile.close()
         self._fifos.close()
+        self._users.close()
 
     def after_fork(self) -> None:
         """In a forked child: begin with no connection, descriptor or lock of the parent's."""
@@ -155,20 +172,24 @@ class SqliteStore:
         self._closed = closed
         if closed:
             return
-        self._durable.after_fork()
+        self.durable.after_fork()
         if volatile is not None:
             volatile.after_fork()
             self._volatile = volatile
         self._fifos.close(forked=True)
+        self._users.close()
+        self._users = Users(self.path)
 
     def _database(self, volatile: bool) -> Database:
         self._check_open()
         if not volatile:
-            return self._durable
+            return self.durable
         if self._volatile is None:
             with self._mutex:
                 if self._volatile is None:
-                    self._volatile = Database(self._volatile_path(), synced=False, create=self._create_volatile)
+                    self._volatile = Database(
+                        self._volatile_path(), synced=False, create=self._create_volatile, failed=self._forget
+                    )
         return self._volatile
 
     def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], timeout_s: float) -> None:
@@ -181,13 +202,17 @@ class SqliteStore:
                         schema.declare(connection.raw, space)
             self._declared.add(space)
 
+    def _forget(self) -> None:
+        """After an error of SQLite's: what was known of the tables may no longer hold, as after a restore by another."""
+        self._declared.clear()
+
     def _statement(self, space: Space[Any], sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
         """Run one changing statement as a transaction of its own; a key that exists makes it change nothing."""
         database = self._database(space.volatile)
         with database.connection(timeout_s) as connection:
             self._declare(database, connection, [space], timeout_s)
             rows: list[tuple[Any, ...]] = []
-            with database.turn(connection, timeout_s), contextlib.suppress(sqlite3.IntegrityError):
+            with database.turn(timeout_s), contextlib.suppress(sqlite3.IntegrityError):
                 faults.reach("sqlite.commit.before")
                 rows = database.reading(connection, lambda raw: raw.execute(sql, parameters).fetchall(), timeout_s)
                 faults.reach("sqlite.commit.after")
@@ -196,21 +221,15 @@ class SqliteStore:
             database.tidy(connection)
         return rows
 
-    def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> tuple[list[Entry], int]:
-        """A file's entries behind a revision, and the revision of the last (of the journal's end when reversed)."""
+    def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
+        """A file's entries behind a revision, or its last ones."""
         select = "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? ORDER BY revision"
-        if reverse:
-            after = 0
+        sql, after = (f"{select} DESC LIMIT ?", 0) if reverse else (f"{select} LIMIT ?", after)
         with database.connection(TRANSACT_TIMEOUT_S) as connection:
             rows = database.reading(
-                connection,
-                lambda raw: raw.execute(
-                    f"{select} {'DESC' if reverse else ''} LIMIT ?", (self.namespace, after, limit)
-                ).fetchall(),
-                TRANSACT_TIMEOUT_S,
+                connection, lambda raw: raw.execute(sql, (self.namespace, after, limit)).fetchall(), TRANSACT_TIMEOUT_S
             )
-        entries = [_entry(*row) for row in rows]
-        return entries, max((entry.revision for entry in entries), default=after)
+        return [_entry(*row) for row in rows]
 
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
@@ -218,10 +237,10 @@ class SqliteStore:
     def _create_volatile(self, raw: sqlite3.Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         self._remove_other_boots()
-        with self._durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            with self._durable.writing(connection, TRANSACT_TIMEOUT_S):
+        with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            with self.durable.writing(connection, TRANSACT_TIMEOUT_S):
                 era = schema.begin_era(connection.raw, self._clock)
-            self._durable.settle(connection)
+            self.durable.settle(connection)
         schema.create(raw, era)
 
     def _remove_other_boots(self) -> None:
@@ -243,7 +262,7 @@ class SqliteStore:
 def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
     return Entry(
         revision=revision,
-        at=_EPOCH + timedelta(microseconds=at),
+        at=instant(at),
         actor=actor,
         kind=kind,
         subject=subject,

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel import faults
@@ -79,3 +79,8 @@ def microseconds(at: datetime) -> int:
     """An instant as the journal's column has it."""
     passed = at - _EPOCH
     return (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
+
+
+def instant(at: int) -> datetime:
+    """The same back again."""
+    return _EPOCH + timedelta(microseconds=at)

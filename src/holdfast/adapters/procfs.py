@@ -1,0 +1,100 @@
+"""Linux's process table, read from /proc: who this process is, and what is known of another.
+
+`start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks since boot. It is read after the last `)`, since a program may
+put spaces and brackets into its own name.
+"""
+
+import os
+from pathlib import Path
+
+from holdfast.kernel.errors import NotFound, StoreUnavailable
+from holdfast.kernel.holder import Holder, Place, Sighting
+
+_ZOMBIE_STATES = frozenset("ZXx")
+
+
+class Procfs:
+    """The processes of this machine, as seen from this process's pid namespace.
+
+    `host_id` replaces the machine's own id where one is configured. Raises StoreUnavailable at once where there is no /proc
+    to read: Holdfast runs on Linux.
+    """
+
+    def __init__(self, *, host_id: str | None = None, root: Path = Path("/proc")) -> None:
+        self._root = root
+        self._host_id = host_id
+        self._here: tuple[int, Place] | None = None
+
+    def here(self) -> Place:
+        # Kept by pid: a forked child may be in another pid namespace.
+        if self._here is None or self._here[0] != os.getpid():
+            self._here = (os.getpid(), self._look_around())
+        return self._here[1]
+
+    def boot_id(self) -> str:
+        """The kernel's id of this boot."""
+        return self._read("sys/kernel/random/boot_id")
+
+    def sight(self, pid: int) -> Sighting | None:
+        try:
+            stat = (self._root / str(pid) / "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        fields = stat.rpartition(")")[2].split()
+        return Sighting(start_ticks=int(fields[19]), zombie=fields[0] in _ZOMBIE_STATES)
+
+    def current(self, label: str = "") -> Holder:
+        return self.of(os.getpid(), label)
+
+    def of(self, pid: int, label: str = "") -> Holder:
+        seen = self.sight(pid)
+        if seen is None or seen.zombie:
+            raise NotFound(f"there is no live process {pid}: give the pid of a process that runs here", pid=pid)
+        place = self.here()
+        return Holder(
+            host_id=place.host_id,
+            boot_id=place.boot_id,
+            pid_ns=place.pid_ns,
+            pid=pid,
+            start_ticks=seen.start_ticks,
+            label=label,
+        )
+
+    def death(self, holder: Holder) -> int | None:
+        if holder.place != self.here():
+            return None
+        try:
+            pidfd = os.pidfd_open(holder.pid)
+        except OSError:
+            return None
+        seen = self.sight(holder.pid)
+        # Only now does the descriptor stand for what was seen: the pid may have been given to another in between.
+        if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
+            os.close(pidfd)
+            return None
+        return pidfd
+
+    def _look_around(self) -> Place:
+        host_id = self._host_id or self._machine_id()
+        try:
+            pid_ns = os.stat(self._root / "self/ns/pid").st_ino
+        except OSError as error:
+            raise _no_procfs(error) from None
+        return Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
+
+    def _machine_id(self) -> str:
+        try:
+            machine_id = Path("/etc/machine-id").read_text().strip()
+        except OSError:
+            machine_id = ""
+        return machine_id or os.uname().nodename
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._root / name).read_text().strip()
+        except OSError as error:
+            raise _no_procfs(error) from None
+
+
+def _no_procfs(error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none")

@@ -1,0 +1,89 @@
+"""The journal: what happened, told in the transaction that made it happen.
+
+journal.append(tx, kind="job.claimed", subject=job_id, data={...})
+for batch in journal.follow(cursor): ...
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.kernel import clock
+from holdfast.kernel.limits import JOURNAL_TRIM_EVERY
+from holdfast.kernel.names import check_label
+from holdfast.kernel.settings import JournalSettings
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
+
+SECRET_FIELDS = frozenset({"password", "auth_token", "secret", "authorization", "credential"})
+REDACTED = "[redacted]"
+
+
+class Journal:
+    """The journal of one store, written in one actor's name and kept within its bounds."""
+
+    def __init__(self, store: Store, *, actor: str, keep: JournalSettings | None = None) -> None:
+        self._store = store
+        self._actor = check_label(actor, "actor")
+        self._keep = keep or JournalSettings()
+
+    def append(self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None) -> int:
+        """Tell of a change in its own transaction; return the entry's revision.
+
+        Secrets are redacted here, by the name of their field, at any depth. Now and then this also trims the journal to its
+        bounds, in the same transaction.
+        """
+        revision = tx.append(actor=self._actor, kind=kind, subject=subject, data=redacted(data or {}))
+        if revision % JOURNAL_TRIM_EVERY == 0:
+            self.trim(tx)
+        return revision
+
+    def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
+        """Drop what is beyond the bounds (the configured ones unless told) and return how many entries that were."""
+        age_s = self._keep.keep_s if keep_s is None else keep_s
+        keep = self._keep.keep_entries if keep_entries is None else keep_entries
+        return tx.trim(keep=keep, before=clock.after(tx.now, -age_s))
+
+    def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
+        """The last entries, oldest first, and the cursor to follow on from."""
+        batch = self._store.journal(limit=limit, reverse=True)
+        return batch.entries[::-1], batch.cursor
+
+    def since(self, cursor: Cursor = BEGINNING) -> Iterator[Batch]:
+        """Every entry behind the cursor that is there now, in batches."""
+        while (batch := self._store.journal(cursor)).entries:
+            yield batch
+            cursor = batch.cursor
+
+    def follow(self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None) -> Iterator[Batch]:
+        """Every entry behind the cursor, and then the new ones as they come, in batches; sleeps in between.
+
+        Ends when `timeout_s` passes; without one, never. None is skipped or repeated, however the writers interleave. A
+        follower that keeps a batch's cursor once it has dealt with the batch goes on where it was.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._store.listen([JOURNAL_TOPIC]) as ears:
+            while True:
+                for batch in self.since(cursor):
+                    yield batch
+                    cursor = batch.cursor
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return
+                ears.wait(left_s)
+
+    def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
+        """Trim the journal now, in a transaction of its own; return how many entries were dropped."""
+        return self._store.transact(lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[])
+
+
+def redacted(data: Any) -> Any:
+    """The same data with the values of secret fields replaced."""
+    if isinstance(data, Mapping):
+        return {key: REDACTED if _is_secret(key, value) else redacted(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [redacted(item) for item in data]
+    return data
+
+
+def _is_secret(key: object, value: object) -> bool:
+    return value is not None and str(key).lower() in SECRET_FIELDS

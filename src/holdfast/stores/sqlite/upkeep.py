@@ -1,0 +1,244 @@
+"""Check, backup and restore of a SQLite store, through SQLite's own means.
+
+A database that others have open must not be copied or opened as a file: only SQLite knows what of it is in the log.
+"""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel import faults, token
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.space import Space
+from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.filesystem import make_private
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.translate import opening_failed, translated
+from holdfast.stores.sqlite.users import Users
+from holdfast.stores.sqlite.wal import log_path
+
+
+def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
+    """Look at everything in the durable file and return what is wrong with it, a line each; nothing is changed.
+
+    Finds damaged pages, records that do not decode, indexes that disagree with their record, revisions beyond the counter,
+    and damaged journal entries. Blocks no writer.
+    """
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        raw = connection.raw
+        raw.execute("BEGIN")
+        try:
+            found = [f"database: {row[0]}" for row in raw.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+            present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
+            for space in spaces:
+                if space.name in present and not space.volatile:
+                    found += _check_space(raw, space, last)
+            found += _check_journal(raw)
+        finally:
+            raw.execute("ROLLBACK")
+    return found
+
+
+def backup(store: SqliteStore, target: Path) -> None:
+    """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no writer.
+
+    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written.
+    """
+    if os.path.lexists(target):
+        raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, _whole(target) as temporary:
+        _copy(connection.raw, temporary)
+
+
+def restore(path: Path, source: Path, *, clock: Clock | None = None) -> None:
+    """Put a backup in the store's place, whole or not at all, in a new era.
+
+    No token given before or after the backup was made is ever given again. Processes that have a healthy store open go on
+    with the restored state; a damaged or missing one is replaced only while nobody has it open (else Held), and kept beside as
+    `<name>.replaced-...`. Raises NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
+    """
+    path = Path(path).absolute()
+    time = clock or SystemClock()
+    with closing(_sound_backup(source)) as backup_:
+        live = _live(path, time)
+        try:
+            known = _era(live) if live else 0
+            with _prepared(path, backup_, time, known) as prepared:
+                faults.reach("sqlite.restore.before")
+                if live:
+                    _overwrite(live, prepared)
+                else:
+                    _replace(path, prepared)
+                faults.reach("sqlite.restore.after")
+        finally:
+            if live:
+                live.close()
+
+
+def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
+    table = table_of(space, schema.DIALECT)
+    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
+    for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
+        where = f"{ns}: {space.name}/{key}"
+        try:
+            record = space.decode(key, value)
+        except Corrupt as error:
+            yield f"{ns}: {error.message}"
+            continue
+        if space.index_keys(record) != places:
+            yield f"{where} disagrees with its indexes: put it again to mend them"
+        if rev > last:
+            yield f"{where} has revision {rev}, beyond the last one given ({last})"
+
+
+def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
+    for revision, data in raw.execute("SELECT revision, data FROM journal"):
+        try:
+            msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            yield f"journal entry {revision} is damaged: {error}"
+
+
+def _sound_backup(source: Path) -> sqlite3.Connection:
+    if not source.is_file():
+        raise NotFound(f"there is no backup {source}", path=str(source))
+    raw = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        if schema.layout_of(raw, source) == 0:
+            raise StoreCorrupt(f"{source} is no backup of a Holdfast store", path=str(source))
+        wrong = [row[0] for row in raw.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+        if wrong:
+            raise StoreCorrupt(f"{source} is damaged ({wrong[0]}): use another backup", path=str(source))
+    except sqlite3.Error as error:
+        raw.close()
+        raise StoreCorrupt(f"{source} is damaged or is no backup ({error}): use another one", path=str(source)) from None
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _live(path: Path, clock: Clock) -> SqliteStore | None:
+    """The store in place, if it is sound enough to be written through SQLite."""
+    if not path.exists():
+        return None
+    try:
+        return SqliteStore(path, boot_id="restore", clock=clock)
+    except SchemaTooNew:
+        raise
+    except Corrupt:
+        return None
+
+
+def _era(store: SqliteStore) -> int:
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        era = connection.raw.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
+        return int(max(era, token.era(connection.raw.execute(schema.LAST_REVISION).fetchone()[0])))
+
+
+@contextmanager
+def _prepared(path: Path, backup_: sqlite3.Connection, clock: Clock, known: int) -> Iterator[Path]:
+    """A private copy of the backup beside the store, already in its new era; removed at the end if still there."""
+    with _temporary(path) as temporary:
+        _copy(backup_, temporary)
+        with closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
+            raw.execute("BEGIN IMMEDIATE")
+            era = schema.begin_era(raw, clock, known=known)
+            raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+            raw.execute("COMMIT")
+        _sync(temporary)
+        yield temporary
+
+
+def _overwrite(live: SqliteStore, prepared: Path) -> None:
+    """One write transaction over the whole database, so that those who have it open see all of it or nothing."""
+    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(sqlite3.connect(prepared)) as source:
+        with live.durable.turn(TRANSACT_TIMEOUT_S):
+            source.backup(connection.raw)
+        live.durable.settle(connection)
+
+
+def _replace(path: Path, prepared: Path) -> None:
+    users = Users(path)
+    try:
+        users.be_alone()
+        _set_aside(path)
+        # An old log must be gone before the new database is there: SQLite would play it into it.
+        for leftover in (log_path(path), path.with_name(path.name + "-shm")):
+            leftover.unlink(missing_ok=True)
+        _sync(path.parent)
+        os.rename(prepared, path)
+        _sync(path.parent)
+    except OSError as error:
+        raise opening_failed(path, error) from None
+    finally:
+        users.close()
+
+
+def _set_aside(path: Path) -> None:
+    mark = f".replaced-{secrets.token_hex(4)}"
+    for old in (path, log_path(path)):
+        with contextlib.suppress(FileNotFoundError):
+            os.link(old, old.with_name(old.name + mark))
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    """Copy a database into an empty file, as a single file without a log."""
+    try:
+        with closing(sqlite3.connect(target, isolation_level=None)) as raw:
+            source.backup(raw)
+            raw.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise translated(target, error) from None
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """A temporary file that takes the target's name at the end, synced, unless the block raises."""
+    with _temporary(target) as temporary:
+        yield temporary
+        try:
+            _sync(temporary)
+            os.link(temporary, target)
+            _sync(target.parent)
+        except FileExistsError:
+            raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target)) from None
+        except OSError as error:
+            raise opening_failed(target, error) from None
+
+
+@contextmanager
+def _temporary(beside: Path) -> Iterator[Path]:
+    """A private empty file beside another, removed at the end."""
+    temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        make_private(temporary)
+    except OSError as error:
+        raise opening_failed(beside, error) from None
+    try:
+        yield temporary
+    finally:
+        for name in (temporary, temporary.with_name(temporary.name + "-journal")):
+            name.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Sync a file that no connection has open, or a folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise StoreUnavailable(f"{path} could not be synced: {os.strerror(error.errno or 0)}", outcome="none") from None
+    finally:
+        os.close(fd)

@@ -1,0 +1,137 @@
+"""`holdfast jobs`: delegated work."""
+
+import click
+
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.record import IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.limits import LIST_MAX
+from holdfast.surfaces.cli import picking
+from holdfast.surfaces.cli.render import clipped, json_document, moment, pairs, table
+from holdfast.surfaces.cli.session import connected, store_options
+
+_job_option = click.option("--job", "job_id", required=True, metavar="ID", help="The job's id.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_STATUSES = [status.value for status in JobStatus]
+
+
+@click.group()
+def jobs() -> None:
+    """Delegated work: each job is picked by one worker at a time."""
+
+
+@jobs.command()
+@click.option("--prompt", required=True, help="What is to be done.")
+@click.option("--agent", default="agent", show_default=True, help="The kind of agent it is for.")
+@click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a.")
+@click.option(
+    "--timeout", "timeout_sec", type=float, default=TIMEOUT_S, show_default=True, help="Seconds one attempt may take."
+)
+@click.option(
+    "--idle-timeout", "idle_timeout_sec", type=float, default=IDLE_TIMEOUT_S, show_default=True, help="Seconds without a sign."
+)
+@click.option("--artifact", "artifacts", multiple=True, metavar="PATH", help="A file the work must leave; repeatable.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher goes first.")
+@click.option("--id", "job_id", metavar="ID", help="An id of your own instead of a random one.")
+@_json_option
+@store_options
+def register(
+    prompt: str,
+    agent: str,
+    agent_session: str,
+    timeout_sec: float,
+    idle_timeout_sec: float,
+    artifacts: tuple[str, ...],
+    priority: int,
+    job_id: str | None,
+    as_json: bool,
+) -> None:
+    """Register work and print its id."""
+    with connected() as hf:
+        job = hf.jobs.register_job(
+            prompt,
+            agent=agent,
+            agent_session=agent_session,
+            timeout_sec=timeout_sec,
+            idle_timeout_sec=idle_timeout_sec,
+            expected_artifacts=artifacts,
+            priority=priority,
+            job_id=job_id,
+        )
+    json_document(job) if as_json else click.echo(job.job_id)
+
+
+@jobs.command()
+@click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to pick from.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
+@click.option(
+    "--pid", type=click.IntRange(1), help="The process that will work on it. Without one only time limits end the claim."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole job, with the token that a verdict must show.")
+@store_options
+def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> int:
+    """Claim the next pending job and print its id; exit 3 when there is none."""
+    with connected() as hf:
+        return picking.pick(hf, agent_session, wait_s=wait_s, pid=pid, as_json=as_json)
+
+
+@jobs.command()
+@_job_option
+@click.option("--set", "status", type=click.Choice(_STATUSES), required=True, help="The new status.")
+@click.option("--token", type=int, help="The attempt's token: refused (exit 4) when another attempt has begun.")
+@click.option("--result", help="What came of it.")
+@click.option("--error", help="What went wrong.")
+@_json_option
+@store_options
+def status(job_id: str, status: str, token: int | None, result: str | None, error: str | None, as_json: bool) -> None:
+    """Move a job to another status."""
+    with connected() as hf:
+        job = hf.jobs.update_status(job_id, JobStatus(status), token=token, result=result, error=error)
+    json_document(job) if as_json else click.echo(f"{job.job_id} is {job.status.value}")
+
+
+@jobs.command()
+@_job_option
+@_json_option
+@store_options
+def get(job_id: str, as_json: bool) -> None:
+    """Show one job."""
+    with connected() as hf:
+        job = hf.jobs.get_job(job_id)
+    if as_json:
+        json_document(job)
+    else:
+        pairs([(name, _shown(value)) for name, value in to_plain(job).items()])
+
+
+@jobs.command("list")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those.")
+@click.option("--agent-session", metavar="LABEL", help="Only those.")
+@click.option("--limit", type=click.IntRange(1), default=LIST_MAX, show_default=True, help="At most so many, the newest.")
+@_json_option
+@store_options
+def list_(status: str | None, agent_session: str | None, limit: int, as_json: bool) -> None:
+    """List jobs in the order they arrived."""
+    with connected() as hf:
+        found = hf.jobs.list_jobs(
+            status=None if status is None else JobStatus(status), agent_session=agent_session, limit=limit
+        )
+    if as_json:
+        json_document(found)
+    else:
+        table(
+            ["job", "status", "session", "priority", "attempt", "created", "prompt"],
+            [_row(job) for job in found],
+            empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
+        )
+
+
+def _row(job: Job) -> list[str]:
+    facts = [job.job_id, job.status.value, job.agent_session, str(job.priority), str(job.attempt)]
+    return [*facts, moment(job.created_at), clipped(job.prompt)]
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)

@@ -1,0 +1,75 @@
+"""`holdfast log`: the journal."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.kernel import clock
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.store import Entry
+from holdfast.surfaces.cli.render import json_document, moment
+from holdfast.surfaces.cli.session import connected, store_options
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with new entries as they come.")
+@click.option("--since", metavar="WHEN", help="An instant (2026-01-31T12:00:00Z) or an age (90s, 15m, 2h, 7d).")
+@click.option("--subject", help="Only entries about this, such as a job's id.")
+@click.option("-n", "--tail", type=click.IntRange(0), default=50, show_default=True, help="How many of the last; 0 for all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line an entry.")
+@click.option("--prune", is_flag=True, help="Drop what is beyond the configured bounds, and say how much that was.")
+@store_options
+def log(follow: bool, since: str | None, subject: str | None, tail: int, as_json: bool, prune: bool) -> None:
+    """Show the journal: every change, in the order in which they took effect."""
+    with connected() as hf:
+        if prune:
+            dropped = hf.log.prune()
+            json_document({"dropped": dropped}) if as_json else click.echo(f"{dropped} entries dropped")
+            return
+        begin = None if since is None else _instant(since)
+        for entry in _entries(hf, follow, begin, subject, tail):
+            click.echo(to_json(entry) if as_json else _line(entry))
+
+
+def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | None, tail: int) -> Iterator[Entry]:
+    """The entries asked for. The tail counts what is left after the filters."""
+
+    def wanted(entry: Entry) -> bool:
+        return (begin is None or entry.at >= begin) and subject in (None, entry.subject)
+
+    cursor = ""
+    if tail and begin is None and subject is None:
+        entries, cursor = hf.log.tail(tail)
+    else:
+        entries = []
+        for batch in hf.log.since():
+            entries += [entry for entry in batch.entries if wanted(entry)]
+            cursor = batch.cursor
+        entries = entries[-tail:] if begin is None else entries
+    yield from entries
+    if follow:
+        for batch in hf.log.follow(cursor):
+            yield from (entry for entry in batch.entries if wanted(entry))
+
+
+def _line(entry: Entry) -> str:
+    data = " ".join(f"{name}={_value(value)}" for name, value in entry.data.items())
+    return f"{moment(entry.at)}  {entry.kind:<20} {entry.subject:<12} {data}  by {entry.actor}"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) and " " not in value else to_json(value).decode()
+
+
+def _instant(text: str) -> datetime:
+    if text[-1:] in _UNITS and text[:-1].isdecimal():
+        return clock.SystemClock().now() - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
+    try:
+        return clock.parse(text, "--since")
+    except InvalidValue as error:
+        raise click.BadParameter(f"{error.message}, or an age like 15m", param_hint="--since") from None

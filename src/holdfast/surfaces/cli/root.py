@@ -1,0 +1,62 @@
+"""The areas of the command line, each loaded when it is asked for."""
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from holdfast import __version__
+from holdfast.surfaces.cli.session import Given, store_options
+
+AREAS = {
+    "jobs": "Delegated work: register, pick, status, get, list.",
+    "log": "The journal: what happened, and following it live.",
+    "store": "The store itself: check, backup, restore.",
+    "tour": "See Holdfast work, with real processes and kills, in a minute.",
+}
+"""Each is the module and the command of that name."""
+
+
+class Areas(click.Group):
+    """A group that knows its commands' names without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(AREAS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in AREAS:
+            return None
+        command: click.Command = getattr(import_module(f"holdfast.surfaces.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Areas"):
+            formatter.write_dl(list(AREAS.items()))
+
+
+@click.group(cls=Areas, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@click.option("-v", "--verbose", count=True, help="Log what happens to stderr; twice for more.")
+@store_options
+def holdfast(verbose: int) -> None:
+    """Keeps agents, jobs and shared resources from stepping on each other.
+
+    New here? Try `holdfast tour`. Exit statuses: 0 done, 1 not found or not possible, 2 usage, 3 nothing to take, 4 refused or
+    lost, 5 timed out, 6 unavailable, 7 corrupt.
+    """
+    if verbose:
+        level = logging.DEBUG if verbose > 1 else logging.INFO
+        logging.basicConfig(level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit status; errors of the tree come through."""
+    try:
+        status = holdfast.main(list(arguments), prog_name="holdfast", standalone_mode=False, obj=Given())
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,39 @@
+"""The connection that a command works on, and the options that choose it."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.app import Holdfast, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Given:
+    """What the user said of the store, before or behind the verb; behind counts."""
+
+    def __init__(self) -> None:
+        self.store: str | None = None
+        self.namespace: str | None = None
+
+
+def store_options(command: F) -> F:
+    """Add --store and --namespace to a command."""
+    for name, words in (
+        ("namespace", "The part of the store to work in  [HOLDFAST_NAMESPACE, holdfast.toml; default]"),
+        ("store", "sqlite:PATH, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; the user's state folder]"),
+    ):
+        command = click.option(f"--{name}", expose_value=False, callback=_remember, help=words, metavar=name.upper())(command)
+    return command
+
+
+def connected() -> Holdfast:
+    """Connect as the user said."""
+    given = click.get_current_context().find_object(Given) or Given()
+    return connect(given.store, namespace=given.namespace)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and parameter.name is not None:
+        setattr(context.ensure_object(Given), parameter.name, value)
