@@ -1,18 +1,24 @@
 """Tokens: integers that only grow for the life of a store.
 
-A token is the revision of the transaction that granted a claim. Its upper bits are an era, its lower 28 a counter. A store
-begins a new era when it is made, when it is restored from a backup, and for each new volatile file: eras come from the
-number of minutes since 2025 or, if that is not beyond the last era known, from that era plus one. So a restored store,
-which cannot know what it gave out after its backup, is ahead of it all the same. A counter that runs over simply carries
-into the era; it would need 268 million grants in a minute to reach an era that time has not passed.
+A token is the revision of the transaction that granted a claim. Its upper bits are an era, its lower 22 a counter. A store
+begins a new era when it is made, when it is restored from a backup, and for each new volatile file. An era is the number of
+seconds since 2025 or, if that is not beyond the last era known, that era plus one. So a restored store, which cannot know
+what it gave out after its backup, is ahead of it all the same. A counter that runs over simply carries into the era: only 4
+million grants a second could reach an era that time has not passed.
 
-Tokens stay under 2**53 until 2088, so that JavaScript and jq read them exactly.
+Tokens stay under 2**53 until 2093, so that JavaScript and jq read them exactly.
 """
 
 from datetime import UTC, datetime
 
-COUNTER_BITS = 28
+COUNTER_BITS = 22
 _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
+
+_STEPPED_BACK = 60
+"""How far behind the last era a clock may be and still be believed."""
+
+_STRIDE = 1 << 16
+"""How far to go beyond the last era when the clock cannot be believed: room for what its counter may have carried."""
 
 
 def era(token: int) -> int:
@@ -28,6 +34,10 @@ def first(era: int) -> int:
 def next_era(known: int, now: datetime) -> int:
     """Return an era greater than the last one known and than any that a lost copy of the store can have begun.
 
-    Not promised when the copy is lost and the clock was stepped back behind its last era as well.
+    A clock that was stepped back does not take tokens back. Not promised when the copy is lost as well, so that its last era
+    is not known, and the clock is behind it.
     """
-    return max(known + 1, int((now - _ORIGIN).total_seconds()) // 60)
+    seconds = int((now - _ORIGIN).total_seconds())
+    if seconds < known - _STEPPED_BACK:
+        return known + _STRIDE
+    return max(known + 1, seconds)

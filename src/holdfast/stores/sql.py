@@ -167,9 +167,13 @@ class SqlTx(SqlReadTx, ABC):
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         """Run a statement and return how many rows it changed."""
 
+    def write(self, sql: str, parameters: Sequence[Any]) -> None:
+        """Run a statement of which nobody needs the count, so that a store across a network may send it later."""
+        self.change(sql, parameters)
+
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_keys([key])
-        self.change(self._table(space).put, self.row_of(space, key, record, self.revision))
+        self.write(self._table(space).put, self.row_of(space, key, record, self.revision))
 
     def delete(self, space: Space[Any], key: str) -> bool:
         return self.change(self._table(space).delete, (self._ns, key)) > 0

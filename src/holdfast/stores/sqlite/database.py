@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.kernel import faults
-from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.gate import Gate
@@ -33,6 +33,7 @@ T = TypeVar("T")
 CHECKPOINT_FRAMES = 2000
 """The log is copied into the database and begun anew when it has this many pages (8 MB)."""
 
+_PAGE_BYTES_MIN = 512
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
 
@@ -151,7 +152,7 @@ class Database:
                 return
             faults.reach("sqlite.checkpoint.between")
             # The few frames that came meanwhile: with none left, the next writer begins the log anew instead of growing it.
-            with contextlib.suppress(StoreUnavailable), self.turn(_BUSY_SLEEP_MAX_S):
+            with contextlib.suppress(LockTimeout), self.turn(_BUSY_SLEEP_MAX_S):
                 connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
@@ -183,7 +184,7 @@ class Database:
         deadline = time.monotonic() + timeout_s
         raw = None
         try:
-            self._refuse_emptied()
+            self._refuse_truncated()
             raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
             self._configure(raw, deadline)
             connection = Connection(raw, Log(self.path))
@@ -207,7 +208,8 @@ class Database:
             raise
 
     def _configure(self, raw: sqlite3.Connection, deadline: float) -> None:
-        raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}")
+        # This reads the schema, so it too meets whoever is just making, recovering or deleting the log.
+        self._persist(lambda: raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}"), deadline)
         raw.execute("PRAGMA wal_autocheckpoint = 0")
         layout = self._persist(lambda: schema.layout_of(raw, self.path), deadline)
         if layout == schema.LAYOUT_VERSION:
@@ -217,7 +219,7 @@ class Database:
         self._gate.enter(max(deadline - time.monotonic(), 0))
         try:
             self._persist(lambda: raw.execute("PRAGMA journal_mode = WAL"), deadline)
-            if schema.layout_of(raw, self.path) == 0:
+            if self._persist(lambda: schema.layout_of(raw, self.path), deadline) == 0:
                 self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
                 self._create(raw)
                 faults.reach("sqlite.create.before")
@@ -226,14 +228,17 @@ class Database:
         finally:
             self._gate.leave()
 
-    def _refuse_emptied(self) -> None:
-        """SQLite takes an empty file for a new database and deletes the log beside it, losing what it holds."""
-        with contextlib.suppress(FileNotFoundError):
-            if self.path.stat().st_size == 0 and log_path(self.path).stat().st_size > 0:
-                raise StoreCorrupt(
-                    f"{self.path} is empty but its log is not: it was truncated; run `holdfast store restore FILE`",
-                    path=str(self.path),
-                )
+    def _refuse_truncated(self) -> None:
+        """SQLite takes a file of less than a page for a new database, and deletes the log beside it with what it holds."""
+        size = self.path.stat().st_size
+        try:
+            logged = log_path(self.path).stat().st_size
+        except FileNotFoundError:
+            logged = 0
+        if 0 < size < _PAGE_BYTES_MIN or (size == 0 and logged):
+            raise StoreCorrupt(
+                f"{self.path} was truncated to {size} bytes: run `holdfast store restore FILE`", path=str(self.path)
+            )
 
     def _persist(self, work: Callable[[], T], deadline: float) -> T:
         """Do it, again while another program is in the way. Our own writers queue at the gate and do not meet here."""

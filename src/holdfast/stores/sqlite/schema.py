@@ -67,12 +67,15 @@ def create(connection: sqlite3.Connection, era: int) -> None:
 
 def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0) -> int:
     """Record and return a new era, inside a transaction of the durable file; `known` is another that must be passed."""
-    last = connection.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
-    # A counter may have carried beyond the era it was begun in.
-    given = token.era(connection.execute(LAST_REVISION).fetchone()[0])
-    era = token.next_era(max(last, given, known), clock.now())
+    era = token.next_era(max(last_era(connection), known), clock.now())
     connection.execute("UPDATE meta SET number = ? WHERE name = 'era'", (era,))
     return era
+
+
+def last_era(connection: sqlite3.Connection) -> int:
+    """The last era known to this file, by its own tokens or because it began one for another file."""
+    begun = connection.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
+    return int(max(begun, token.era(connection.execute(LAST_REVISION).fetchone()[0])))
 
 
 def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:

@@ -187,9 +187,9 @@ class SqliteStore:
         if self._volatile is None:
             with self._mutex:
                 if self._volatile is None:
-                    self._volatile = Database(
-                        self._volatile_path(), synced=False, create=self._create_volatile, failed=self._forget
-                    )
+                    path = self._volatile_path()
+                    prepare(path)
+                    self._volatile = Database(path, synced=False, create=self._create_volatile, failed=self._forget)
         return self._volatile
 
     def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], timeout_s: float) -> None:

@@ -71,9 +71,8 @@ def restore(path: Path, source: Path, *, clock: Clock | None = None) -> None:
     path = Path(path).absolute()
     time = clock or SystemClock()
     with closing(_sound_backup(source)) as backup_:
-        live = _live(path, time)
+        live, known = _live(path, time)
         try:
-            known = _era(live) if live else 0
             with _prepared(path, backup_, time, known) as prepared:
                 faults.reach("sqlite.restore.before")
                 if live:
@@ -129,22 +128,22 @@ def _sound_backup(source: Path) -> sqlite3.Connection:
     return raw
 
 
-def _live(path: Path, clock: Clock) -> SqliteStore | None:
-    """The store in place, if it is sound enough to be written through SQLite."""
+def _live(path: Path, clock: Clock) -> tuple[SqliteStore | None, int]:
+    """The store in place and its last era, if it is sound enough to be written through SQLite."""
     if not path.exists():
-        return None
+        return None, 0
     try:
-        return SqliteStore(path, boot_id="restore", clock=clock)
+        store = SqliteStore(path, boot_id="restore", clock=clock)
     except SchemaTooNew:
         raise
     except Corrupt:
-        return None
-
-
-def _era(store: SqliteStore) -> int:
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-        era = connection.raw.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
-        return int(max(era, token.era(connection.raw.execute(schema.LAST_REVISION).fetchone()[0])))
+        return None, 0
+    try:
+        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            return store, schema.last_era(connection.raw)
+    except Corrupt:
+        store.close()
+        return None, 0
 
 
 @contextmanager

@@ -1,0 +1,530 @@
+"""Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost, nothing half-written."""
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.kernel.errors import (
+    Corrupt,
+    Held,
+    HoldfastError,
+    InvalidValue,
+    LockTimeout,
+    NotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from holdfast.kernel.store import Tx
+from holdfast.stores.sqlite import filesystem, upkeep
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import faults
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, put
+
+NOBODY = 65534
+
+
+def _open(path: Path, clock: ManualClock | None = None, boot_id: str = "boot-1") -> SqliteStore:
+    return SqliteStore(path, boot_id=boot_id, clock=clock)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with some records, closed."""
+    path = tmp_path / "store.sqlite"
+    store = _open(path)
+    for i in range(200):
+        put(store, f"k{i:03}", Thing(owner="x", rank=i))
+    append(store, "told")
+    store.close()
+    return path
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, " * 400, bytes(range(256)) * 64, b"\0" * 8192, b"SQLite format 3\0" + b"\xff" * 4096]
+)
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt, match="restore"):
+        _open(path)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    path.touch()
+    store = _open(path)
+    assert put(store, "a") > 0
+    store.close()
+
+
+def test_a_database_emptied_under_its_log_is_not_taken_for_a_new_one(path: Path) -> None:
+    # A store that died with work in its log, and whose database was then truncated.
+    child = os.fork()
+    if child == 0:
+        put(_open(path), "in the log")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.truncate(path, 0)
+    with pytest.raises(StoreCorrupt, match="truncated"):
+        _open(path)
+    assert path.with_name("store.sqlite-wal").stat().st_size > 0
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.sqlite"
+    theirs = sqlite3.connect(path)
+    theirs.execute("CREATE TABLE precious (x)")
+    theirs.commit()
+    theirs.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        _open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_layout_is_refused(path: Path) -> None:
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA user_version = 99")
+    raw.close()
+    with pytest.raises(SchemaTooNew, match="newer holdfast"):
+        _open(path)
+
+
+@pytest.mark.parametrize("size", [1, 100, 4096, 5000, 12288])
+def test_a_truncated_database_is_found_corrupt(path: Path, size: int) -> None:
+    os.truncate(path, size)
+    with pytest.raises(Corrupt):
+        _read_everything(path)
+
+
+def _read_everything(path: Path) -> None:
+    store = _open(path)
+    try:
+        for i in range(200):
+            if store.get(THINGS, f"k{i:03}") is None:
+                pytest.fail("a record is gone and nobody was told")
+        if wrong := upkeep.check(store, [THINGS]):
+            raise StoreCorrupt(str(wrong))
+    finally:
+        store.close()
+
+
+def test_check_finds_what_was_planted(path: Path) -> None:
+    raw = sqlite3.connect(path)
+    with raw:
+        raw.execute("UPDATE s_conformance_things SET value = '{' WHERE key = 'k001'")
+        raw.execute("UPDATE s_conformance_things SET by_place = x'00' WHERE key = 'k002'")
+        raw.execute("UPDATE s_conformance_things SET rev = rev + 1000000 WHERE key = 'k003'")
+        raw.execute("UPDATE journal SET data = 'x'")
+    raw.close()
+    store = _open(path)
+    found = "\n".join(upkeep.check(store, [THINGS]))
+    store.close()
+    assert "k001 is damaged" in found
+    assert "k002 disagrees" in found
+    assert "k003 has revision" in found
+    assert "journal entry" in found
+    assert len(found.splitlines()) == 4
+
+
+def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.sqlite"
+    store = _open(path)
+    upkeep.backup(store, saved)
+    given = put(store, "after the backup")
+    store.close()
+    # Pages in the middle, as a bad disk would; no connection has the file open.
+    with path.open("r+b") as file:
+        file.seek(4096 * 2)
+        file.write(os.urandom(4096 * 4))
+    with pytest.raises(Corrupt):
+        _read_everything(path)
+    upkeep.restore(path, saved)
+    store = _open(path)
+    assert upkeep.check(store, [THINGS]) == []
+    assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
+    assert put(store, "new") > given
+    store.close()
+
+
+# --- backup, restore, eras ---
+
+
+def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
+    """Not even when the store that gave it is lost, and not when the clock has been stepped back."""
+    clock = ManualClock()
+    path = tmp_path / "other.sqlite"
+    store = _open(path, clock)
+    saved = tmp_path / "saved.sqlite"
+    upkeep.backup(store, saved)
+    clock.advance(300)
+    given = [put(store, f"n{i}") for i in range(50)] + [put(store, "lock", space=VOLATILE)]
+    store.close()
+
+    upkeep.restore(path, saved, clock=clock)
+    store = _open(path, clock, boot_id="boot-2")
+    again = [put(store, "m"), put(store, "lock", space=VOLATILE)]
+    assert min(again) > max(given)
+    store.close()
+
+    clock.advance(60)
+    path.unlink()
+    upkeep.restore(path, saved, clock=clock)
+    store = _open(path, clock, boot_id="boot-3")
+    assert put(store, "m") > max(again)
+    store.close()
+
+    clock.advance(-3600)
+    store = _open(path, clock, boot_id="boot-4")
+    before = put(store, "m")
+    store.close()
+    upkeep.restore(path, saved, clock=clock)
+    store = _open(path, clock, boot_id="boot-5")
+    assert put(store, "m") > before
+    store.close()
+
+
+def test_a_new_boot_begins_a_new_era_and_forgets_the_volatile(path: Path, tmp_path: Path) -> None:
+    clock = ManualClock()
+    tokens = []
+    for boot in range(5):
+        store = _open(path, clock, boot_id=f"boot-{boot}")
+        assert store.get(VOLATILE, "lock") is None
+        tokens.append(put(store, "lock", space=VOLATILE))
+        store.close()
+        clock.advance(-10)
+    assert tokens == sorted(set(tokens))
+    assert [file.name for file in tmp_path.glob("*.locks-*.sqlite")] == ["store.locks-boot-4.sqlite"]
+
+
+def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.sqlite"
+    store = _open(path)
+    upkeep.backup(store, saved)
+    last = put(store, "gone")
+    upkeep.restore(path, saved)
+    assert store.get(THINGS, "gone") is None
+    assert store.get(THINGS, "k000") is not None
+    assert put(store, "new") > last
+    # A space whose table the backup does not have is made again.
+    put(store, "other", space=OTHERS)
+    upkeep.restore(path, saved)
+    with pytest.raises(StoreUnavailable):
+        store.get(OTHERS, "other")
+    assert store.get(OTHERS, "other") is None
+    store.close()
+
+
+def test_a_damaged_store_that_is_open_elsewhere_is_not_replaced(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.sqlite"
+    store = _open(path)
+    upkeep.backup(store, saved)
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA application_id = 7")
+    raw.execute("PRAGMA user_version = 3")
+    raw.close()
+    with pytest.raises(Held, match="open in another process"):
+        upkeep.restore(path, saved)
+    store.close()
+    upkeep.restore(path, saved)
+    assert list(tmp_path.glob("store.sqlite.replaced-*"))
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 4000], ids=["empty", "junk"])
+def test_a_bad_backup_changes_nothing(path: Path, tmp_path: Path, content: bytes) -> None:
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(content)
+    with pytest.raises(StoreCorrupt):
+        upkeep.restore(path, bad)
+    with pytest.raises(NotFound):
+        upkeep.restore(path, tmp_path / "nosuch")
+    store = _open(path)
+    with pytest.raises(InvalidValue, match="exists"):
+        upkeep.backup(store, bad)
+    assert store.get(THINGS, "k199") is not None
+    store.close()
+    assert not list(tmp_path.glob(".*tmp*"))
+
+
+# --- places ---
+
+
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = tmp_path / "new" / "store.sqlite"
+        store = _open(path)
+        put(store, "a")
+        put(store, "lock", space=VOLATILE)
+        with store.listen(["topic"]):
+            modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.rglob("*")}
+        modes["."] = path.parent.stat().st_mode & 0o777
+        store.close()
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600, 0o700}, modes
+    assert {"store.sqlite-wal", "store.sqlite-shm", "store.locks-boot-1.sqlite"} <= set(modes)
+
+
+def test_a_read_only_folder(path: Path) -> None:
+    """Tried as a user whom permissions bind: root they do not."""
+    folder = path.parent
+    os.chmod(path, 0o444)
+    os.chmod(folder, 0o555)
+    if os.getuid() == 0:
+        for parent in folder.parents[:3]:
+            os.chmod(parent, parent.stat().st_mode | 0o055)
+    for place in (path, folder / "new" / "store.sqlite"):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setresuid(NOBODY, NOBODY, NOBODY)
+                _open(place)
+            except StoreUnavailable as error:
+                os.write(write, error.message.encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        told = os.read(read, 10_000).decode()
+        os.close(read)
+        os.waitpid(child, 0)
+        assert "permissions" in told, told
+        assert "--store" in told or "check" in told
+    os.chmod(folder, 0o755)
+
+
+def test_a_path_that_is_a_folder_or_device(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="plain file"):
+        _open(tmp_path)
+    with pytest.raises((InvalidValue, StoreUnavailable)):
+        _open(Path("/dev/null"))
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable):
+        _open(tmp_path / "file" / "store.sqlite")
+
+
+def test_a_network_file_system_is_refused_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "type_of", lambda folder: "nfs4")
+    with pytest.raises(StoreUnavailable, match="PostgreSQL"):
+        _open(tmp_path / "store.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_type_of_a_real_file_system_is_known() -> None:
+    assert filesystem.type_of(Path("/proc")) == "proc"
+    assert filesystem.type_of(Path("/")) != ""
+
+
+# --- full disks ---
+
+
+def _fill(path: Path) -> tuple[int, HoldfastError]:
+    """Write until the limit stops it; return how many changes were acknowledged, and the error."""
+    store = _open(path)
+    done = 0
+    try:
+        for i in range(10_000):
+            put(store, f"big{i:05}", Thing(owner="nobody", rank=i, at=None), space=OTHERS)
+            append(store, "x" * 200, {"pad": "y" * 4000})
+            done += 1
+    except HoldfastError as error:
+        return done, error
+    finally:
+        store.close()
+    raise AssertionError("never full")
+
+
+def _verify_after_full(path: Path, done: int, error: HoldfastError) -> None:
+    assert isinstance(error, StoreUnavailable), error
+    store = _open(path)
+    try:
+        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        for i in range(done):
+            assert store.get(OTHERS, f"big{i:05}") is not None
+        assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
+    finally:
+        store.close()
+
+
+def test_a_file_size_limit_leaves_the_old_state_whole(path: Path) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+            done, error = _fill(path)
+            os.write(write, f"{done} {type(error).__name__} {error.message}".encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(write)
+    told = os.read(read, 10_000).decode()
+    os.close(read)
+    assert os.waitpid(child, 0)[1] == 0
+    done, kind, message = told.split(" ", 2)
+    assert kind == "StoreUnavailable", told
+    assert int(done) > 10
+    _verify_after_full(path, int(done), StoreUnavailable(message))
+
+
+def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(mount)], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("cannot mount a tmpfs here; the file size limit covers the same path")
+    try:
+        small = mount / "store.sqlite"
+        upkeep.restore(small, path)
+        done, error = _fill(small)
+        assert "space" in error.message
+        assert error.fields["outcome"] == "none"
+        _verify_after_full(small, done, error)
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+# --- others in the way ---
+
+
+def test_a_writer_stopped_inside_the_gate_is_named(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        mine = _open(path)
+        with faults.at_point("sqlite.commit.before", faults.stop):
+            put(mine, "late")
+        os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    store = _open(path)
+    with pytest.raises(LockTimeout, match=str(child)) as caught:
+        store.transact(lambda tx: tx.put(THINGS, "mine", Thing()), scope=[THINGS], timeout_s=0.2)
+    assert caught.value.fields["outcome"] == "none"
+    # Readers are not held up, and once it goes on, so does everyone.
+    assert store.get(THINGS, "k000") is not None
+    os.kill(child, signal.SIGCONT)
+    assert os.waitpid(child, 0)[1] == 0
+    assert put(store, "mine") > 0
+    assert store.get(THINGS, "late") is not None
+    store.close()
+
+
+def test_a_given_up_turn_is_not_kept(path: Path) -> None:
+    """A caller that timed out must not hold up others when its turn comes after all."""
+    store, other = _open(path), _open(path)
+    inside, leave = threading.Event(), threading.Event()
+
+    def dawdle(tx: Tx) -> None:
+        inside.set()
+        leave.wait(30)
+
+    slow = threading.Thread(target=lambda: other.transact(dawdle, scope=[THINGS]))
+    slow.start()
+    assert inside.wait(30)
+    for _ in range(3):
+        with pytest.raises(LockTimeout):
+            store.transact(lambda tx: None, scope=[THINGS], timeout_s=0.05)
+    leave.set()
+    slow.join(30)
+    for writer in (other, store, other, store):
+        assert put(writer, "a") > 0
+        writer.transact(lambda tx: None, scope=[THINGS], timeout_s=5)
+    store.close()
+    other.close()
+
+
+def test_a_database_locked_by_another_program(path: Path) -> None:
+    store = _open(path)
+    theirs = sqlite3.connect(path, isolation_level=None)
+    theirs.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="another program"):
+        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=0.2)
+    assert store.get(THINGS, "a") is None
+    theirs.execute("ROLLBACK")
+    theirs.close()
+    assert put(store, "a") > 0
+    store.close()
+
+
+def test_a_failed_sync_is_told_as_unknown_and_not_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _open(path)
+    calls = []
+
+    def failing(fd: int) -> None:
+        calls.append(fd)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", failing)
+        with pytest.raises(StoreUnavailable, match="unknown") as caught:
+            put(store, "a")
+    assert caught.value.fields["outcome"] == "unknown"
+    assert len(calls) == 1
+    assert put(store, "b") > 0
+    store.close()
+
+
+def test_a_child_that_was_started_inside_a_transaction_does_not_keep_the_gate(path: Path) -> None:
+    """Such as a tmux server: it outlives the one that started it, and must not inherit its locks."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        mine = _open(path)
+
+        def body(tx: Tx) -> None:
+            sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
+            os.write(write, str(sleeper.pid).encode())
+            signal.pause()
+
+        mine.transact(body, scope=[THINGS])
+    sleeper = int(os.read(read, 20))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        store = _open(path)
+        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=5)
+        store.close()
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        os.close(read)
+        os.close(write)
+
+
+def test_a_child_forked_inside_a_transaction_does_not_keep_the_gate(path: Path) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        mine = _open(path)
+
+        def body(tx: Tx) -> None:
+            grandchild = os.fork()
+            if grandchild == 0:
+                signal.pause()
+            os.write(write, str(grandchild).encode())
+            signal.pause()
+
+        mine.transact(body, scope=[THINGS])
+    grandchild = int(os.read(read, 20))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        store = _open(path)
+        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=5)
+        store.close()
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        os.close(read)
+        os.close(write)

@@ -1,0 +1,184 @@
+"""kill -9 at every fault point: all or nothing, every time, and nobody waits for the dead."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Store, Tx
+from holdfast.primitives.journal import Journal
+from holdfast.stores.sqlite import upkeep
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import faults
+from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
+
+
+def _open(path: Path) -> SqliteStore:
+    return SqliteStore(path, boot_id="boot-1")
+
+
+def _step(store: Store, value: int, spaces: tuple[Space[Thing], ...]) -> None:
+    """Bring several records in several spaces, and the journal, from one value to the next."""
+
+    def body(tx: Tx) -> None:
+        for space in spaces:
+            for key in ("a", "b"):
+                tx.put(space, key, Thing(owner="x", rank=value))
+        tx.delete(spaces[0], f"old-{value - 1}")
+        tx.put(spaces[0], f"old-{value}", Thing())
+        tx.append(actor="t", kind="step", subject=str(value))
+        tx.notify("topic")
+
+    store.transact(body, scope=list(spaces))
+
+
+def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
+    """The one value that everything shows; anything torn fails here."""
+    store = _open(path)
+    try:
+        values = {row.record.rank for space in spaces for key in ("a", "b") if (row := store.get(space, key))}
+        assert len(values) == 1, f"torn: {values}"
+        value = values.pop()
+        batches = Journal(store, actor="t").since()
+        told = [int(entry.subject) for batch in batches for entry in batch.entries if entry.kind == "step"]
+        assert told[-1] == value, "the journal tells something else"
+        assert told == sorted(set(told)), "a step was told twice"
+        old = store.read(lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]])
+        assert old == [f"old-{value}"]
+        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        return value
+    finally:
+        store.close()
+
+
+def _killed(work: Callable[[], None], at: int) -> bool:
+    """Run the work in a child that kills itself at its point number `at`; False when it got through."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with faults.armed(at=at, action=faults.kill):
+                work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL), status
+    return status != 0
+
+
+@pytest.mark.parametrize("spaces", [(THINGS, OTHERS), (VOLATILE,)], ids=["durable", "volatile"])
+def test_a_transaction_over_several_records_killed_at_every_point(tmp_path: Path, spaces: tuple[Space[Thing], ...]) -> None:
+    path = tmp_path / "store.sqlite"
+    store = _open(path)
+    _step(store, 1, spaces)
+    points = faults.recorded(lambda: _step(store, 2, spaces))
+    store.close()
+    assert {"sqlite.gate.before", "sqlite.write", "sqlite.commit.before", "sqlite.commit.after", "sqlite.notify.after"} <= set(
+        points
+    )
+
+    value, committed = 2, points.index("sqlite.commit.after")
+
+    def work() -> None:
+        mine = _open(path)
+        _step(mine, value + 1, spaces)
+
+    # The child also opens the store, which reaches no point of its own once its tables are there.
+    for at in range(len(points) + 1):
+        killed = _killed(work, at)
+        assert killed == (at < len(points))
+        now = _state(path, spaces)
+        assert now == (value + 1 if at >= committed else value), f"killed at {points[at : at + 1]}"
+        value = now
+
+
+def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
+    at, killed = 0, True
+    while killed:
+        path = tmp_path / str(at) / "store.sqlite"
+
+        def work(path: Path = path) -> None:
+            _step(_open(path), 1, (THINGS, OTHERS))
+            put(_open(path), "lock", space=VOLATILE)
+
+        killed = _killed(work, at)
+        store = _open(path)
+        tokens = [put(store, "x"), put(store, "y", space=VOLATILE)]
+        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        store.close()
+        again = _open(path)
+        assert put(again, "x") > tokens[0]
+        assert put(again, "y", space=VOLATILE) > tokens[1]
+        again.close()
+        at += 1
+    assert at > 20
+
+
+def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
+    path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
+    store = _open(path)
+    _step(store, 1, (THINGS, OTHERS))
+    upkeep.backup(store, saved)
+    _step(store, 2, (THINGS, OTHERS))
+    store.close()
+    at, killed = 0, True
+    while killed:
+        killed = _killed(lambda: upkeep.restore(path, saved), at)
+        assert _state(path, (THINGS, OTHERS)) in (1, 2)
+        at += 1
+    assert _state(path, (THINGS, OTHERS)) == 1
+    assert at > 3
+
+
+def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:
+    """Children write until they are killed from outside, at whatever instruction that is."""
+    path = tmp_path / "store.sqlite"
+    store = _open(path)
+    _step(store, 1, (THINGS, OTHERS))
+    store.close()
+    value = 1
+    for turn in range(50):
+        ready_r, ready_w = os.pipe()
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                try:
+                    mine = _open(path)
+                    while True:
+                        _advance(mine)
+                        os.write(ready_w, b".")
+                finally:
+                    os._exit(1)
+            children.append(child)
+        # Let some commits pass, a different number each time, then kill both.
+        for _ in range(1 + turn % 5):
+            os.read(ready_r, 1)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        os.close(ready_r)
+        os.close(ready_w)
+        now = _state(path, (THINGS, OTHERS))
+        assert now > value
+        value = now
+
+
+def _advance(store: Store) -> None:
+    """One step from whatever is there, read in the same transaction."""
+
+    def body(tx: Tx) -> None:
+        row = tx.get(THINGS, "a")
+        assert row is not None
+        value = row.record.rank + 1
+        for space in (THINGS, OTHERS):
+            for key in ("a", "b"):
+                tx.put(space, key, Thing(owner="x", rank=value))
+        tx.delete(THINGS, f"old-{value - 1}")
+        tx.put(THINGS, f"old-{value}", Thing())
+        tx.append(actor="t", kind="step", subject=str(value))
+
+    store.transact(body, scope=[THINGS, OTHERS])
