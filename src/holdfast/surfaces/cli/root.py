@@ -53,9 +53,11 @@ def holdfast(verbose: int) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status; errors of the tree come through."""
     try:
-        status = holdfast.main(list(arguments), prog_name="holdfast", standalone_mode=False, obj=Given())
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
+        # Not click's own main(), which answers a closed pipe and Ctrl-C in ways of its own.
+        with holdfast.make_context("holdfast", list(arguments), obj=Given()) as context:
+            status = holdfast.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

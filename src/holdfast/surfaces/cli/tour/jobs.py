@@ -1,0 +1,73 @@
+"""The jobs chapter."""
+
+import time
+
+from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, Fenced, ImpossibleTransition
+from holdfast.surfaces.cli.tour.stage import Stage
+
+LABEL = "tmux:claude"
+
+
+def jobs_chapter(stage: Stage) -> None:
+    """Six workers and four jobs; a worker that is too late; one that waits."""
+    _race(stage)
+    _stale_verdict(stage)
+    _waiting(stage)
+
+
+def _race(stage: Stage) -> None:
+    jobs = stage.hf.jobs
+    ids = [jobs.register_job(f"task {n}", agent="claude-code", agent_session=LABEL).job_id for n in range(4)]
+    stage.say(f"4 jobs are registered for {LABEL}; 6 worker processes run `holdfast jobs pick` at once")
+    outcomes = [stage.outcome(worker) for worker in [stage.start("jobs", "pick", "--agent-session", LABEL) for _ in range(6)]]
+    picked = [printed for status, printed in outcomes if status == 0]
+    stage.holds(sorted(picked) == sorted(ids), "each job went to exactly one worker")
+    empty = [status for status, _ in outcomes if status != 0]
+    stage.holds(empty == [EXIT_NOTHING_TO_TAKE] * 2, "the two workers that came too late got exit status 3: nothing to take")
+
+
+def _stale_verdict(stage: Stage) -> None:
+    jobs = stage.hf.jobs
+    job_id = jobs.register_job("fix the build", agent="claude-code", agent_session=LABEL).job_id
+    first = jobs.pick_pending(LABEL)
+    stage.say(f"worker A has job {job_id}; it hangs, so an operator puts the job back and worker B picks it")
+    jobs.update_status(job_id, JobStatus.PENDING)
+    second = jobs.pick_pending(LABEL)
+    stage.holds(
+        first is not None and second is not None and (second.token or 0) > (first.token or 0),
+        f"B's token is greater than A's: {second and second.token} > {first and first.token}",
+    )
+    refused = False
+    try:
+        jobs.update_status(job_id, JobStatus.COMPLETED, token=first and first.token, result="done, says A")
+    except Fenced:
+        refused = True
+    stage.holds(refused, "A wakes up and reports success: refused, its token is stale")
+    done = jobs.update_status(job_id, JobStatus.COMPLETED, token=second and second.token, result="done, says B")
+    stage.holds(done.result == "done, says B", "B's verdict counts")
+    impossible = False
+    try:
+        jobs.update_status(job_id, JobStatus.RUNNING)
+    except ImpossibleTransition:
+        impossible = True
+    stage.holds(impossible, "nobody can start a completed job again")
+
+
+def _waiting(stage: Stage) -> None:
+    label = "tmux:waiter"
+    stage.say("a worker waits for work: asleep, not polling")
+    worker = stage.start_script(
+        "import sys, time, holdfast\n"
+        "hf = holdfast.connect(sys.argv[1])\n"
+        "print('waiting', flush=True)\n"
+        f"job = hf.jobs.pick_pending({label!r}, wait_s=20)\n"
+        "print(time.monotonic(), time.process_time(), job.job_id)"
+    )
+    if worker.stdout is not None:
+        worker.stdout.readline()
+    before = time.monotonic()
+    job = stage.hf.jobs.register_job("now", agent="claude-code", agent_session=label)
+    status, printed = stage.outcome(worker)
+    woke_at, _, picked = printed.split() if status == 0 else ("0", "0", "")
+    stage.holds(picked == job.job_id, f"it had the job {(float(woke_at) - before) * 1000:.0f} ms after it was registered")

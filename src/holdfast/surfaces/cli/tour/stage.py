@@ -1,0 +1,55 @@
+"""The tour's stage: a connection, real child processes, and statements that must hold."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+
+PATIENCE_S = 30.0
+
+
+class BrokenStep(Exception):
+    """A statement of the tour did not hold."""
+
+
+class Stage:
+    """Where a chapter plays."""
+
+    def __init__(self, hf: Holdfast, url: str) -> None:
+        self.hf = hf
+        self.url = url
+        self.told = 0
+
+    def title(self, text: str) -> None:
+        """Begin a chapter."""
+        click.secho(f"\n{text}", bold=True)
+
+    def say(self, text: str) -> None:
+        """Tell what is about to happen."""
+        click.echo(f"  · {text}")
+
+    def holds(self, true: bool, text: str) -> None:
+        """State what must be true now. Raises BrokenStep if it is not."""
+        if not true:
+            raise BrokenStep(text)
+        self.told += 1
+        click.echo(f"  {click.style('✓', fg='green')} {text}")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `holdfast WORDS` as a process of its own, on the tour's store."""
+        return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words, "--store", self.url])
+
+    def start_script(self, script: str) -> subprocess.Popen[str]:
+        """Start a Python program of its own; it finds the store's URL in its arguments."""
+        return self._start([sys.executable, "-c", script, self.url])
+
+    def outcome(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        """Wait for a process; return its exit status and what it printed."""
+        printed, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, printed.strip()
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

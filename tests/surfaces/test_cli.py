@@ -1,0 +1,235 @@
+"""The command line as a user meets it: output, exit statuses, one-line errors that say what to do next."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.command import CommandLine
+
+
+@pytest.fixture
+def holdfast(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/state/store.sqlite")
+
+
+def register(holdfast: CommandLine, *more: str) -> str:
+    ran = holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", "tmux:a", *more)
+    assert (ran.status, ran.err) == (0, "")
+    return ran.out.strip()
+
+
+def test_a_job_from_register_to_completed(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    assert holdfast("jobs", "pick", "--agent-session", "tmux:a") == (0, f"{job_id}\n", "")
+    assert holdfast("jobs", "pick", "--agent-session", "tmux:a") == (3, "", "")
+    done = holdfast("jobs", "status", "--job", job_id, "--set", "completed", "--result", "sorted")
+    assert (done.status, done.out) == (0, f"{job_id} is completed\n")
+    shown = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)
+    assert (shown["status"], shown["result"], shown["attempt"], shown["agent_session"]) == ("completed", "sorted", 1, "tmux:a")
+    assert shown["created_at"].endswith("Z")
+    listed = json.loads(holdfast("jobs", "list", "--json").out)
+    assert [job["job_id"] for job in listed] == [job_id]
+    row = holdfast("jobs", "list").out.split("\t")
+    assert row[:3] == [job_id, "completed", "tmux:a"]
+    told = [json.loads(line)["kind"] for line in holdfast("log", "--json").out.splitlines()]
+    assert told == ["job.registered", "job.status_changed", "job.status_changed"]
+    assert holdfast("store", "check").out == "sound\n"
+
+
+def test_a_stale_token_is_refused_with_status_4(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    token = str(json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["token"])
+    assert holdfast("jobs", "status", "--job", job_id, "--set", "pending").status == 0
+    ran = holdfast("jobs", "status", "--job", job_id, "--set", "completed", "--token", token)
+    assert ran.status == 4
+    assert "stop work" in ran.err
+
+
+BAD = [
+    (["jobs", "get", "--job", "nosuch"], 1, "holdfast jobs list"),
+    (["jobs", "get", "--job", "../x"], 2, "job id"),
+    (["jobs", "get", "--job", "x" * 10_000], 2, "job id"),
+    (["jobs", "get", "--job", "\U0001f600"], 2, "job id"),
+    (["jobs", "status", "--job", "nosuch", "--set", "completed"], 1, "no job nosuch"),
+    (["jobs", "status", "--job", "a", "--set", "finished"], 2, "finished"),
+    (["jobs", "pick", "--agent-session", "a\nb"], 2, "agent session"),
+    (["jobs", "pick"], 2, "--agent-session"),
+    (["jobs", "pick", "--agent-session", "x", "--pid", "999999999"], 1, "no live process"),
+    (["jobs", "register", "--prompt", " ", "--agent-session", "x"], 2, "prompt"),
+    (["jobs", "register", "--prompt", "x", "--agent-session", "x", "--timeout", "-1"], 2, "timeout_sec"),
+    (["jobs", "register", "--prompt", "x", "--agent-session", "x", "--timeout", "soon"], 2, "soon"),
+    (["jobs", "list", "--store", "redis://x"], 2, "sqlite:PATH"),
+    (["jobs", "list", "--store", "nonsense"], 2, "sqlite:PATH"),
+    (["jobs", "list", "--namespace", "a/b"], 2, "namespace"),
+    (["log", "--since", "yesterday"], 2, "15m"),
+    (["log", "--since", "2026-01-01T00:00:00"], 2, "time zone"),
+    (["store", "restore", "nosuch"], 1, "no backup"),
+    (["store", "check", "--store", "sqlite:elsewhere.sqlite"], 1, "no store"),
+    (["nosuch"], 2, "nosuch"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "says"), BAD, ids=[" ".join(words)[:50] for words, _, _ in BAD])
+def test_bad_input_gets_one_clear_error(holdfast: CommandLine, words: list[str], status: int, says: str) -> None:
+    ran = holdfast(*words)
+    assert ran.status == status, ran
+    assert says in ran.err
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert "\0" not in ran.err
+
+
+def test_an_impossible_transition_is_status_1(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    ran = holdfast("jobs", "status", "--job", job_id, "--set", "completed")
+    assert ran.status == 1
+    assert "possible: cancelled, running" in ran.err
+
+
+def test_a_damaged_store_is_status_7(holdfast: CommandLine, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.sqlite"
+    junk.write_bytes(b"junk" * 4000)
+    for words in (["jobs", "list"], ["jobs", "pick", "--agent-session", "x"], ["store", "check"], ["log"]):
+        ran = holdfast(*words, "--store", f"sqlite:{junk}")
+        assert ran.status == 7, ran
+        assert "restore" in ran.err
+
+
+def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
+    ran = holdfast("jobs", "list", "--store", "sqlite:/proc/nowhere/store.sqlite")
+    assert ran.status == 6
+    assert "--store" in ran.err
+
+
+def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
+    kept = register(holdfast)
+    saved = str(tmp_path / "saved.sqlite")
+    assert holdfast("store", "backup", saved).status == 0
+    again = holdfast("store", "backup", saved)
+    assert (again.status, "exists" in again.err) == (2, True)
+    register(holdfast)
+    assert holdfast("store", "restore", saved).status == 0
+    assert [line.split("\t")[0] for line in holdfast("jobs", "list").out.splitlines()] == [kept]
+
+
+def test_the_quick_parser_and_the_full_one_agree(holdfast: CommandLine) -> None:
+    """`jobs pick` is parsed twice; the full parser is forced by an option that the quick one leaves to it."""
+    forms = [
+        ["jobs", "pick", "--agent-session", "tmux:a"],
+        ["jobs", "pick", "--agent-session", "tmux:a", "--json"],
+        ["jobs", "pick", "--agent-session", "tmux:a", "--wait", "0", "--namespace", "default"],
+    ]
+    for words in forms:
+        outcomes = []
+        for full in (False, True):
+            register(holdfast)
+            ran = holdfast(*(["-v"] if full else []), *words)
+            printed = json.loads(ran.out) if "--json" in words else ran.out.strip()
+            outcomes.append((ran.status, sorted(printed) if isinstance(printed, dict) else len(printed)))
+            empty = holdfast(*(["-v"] if full else []), *words)
+            outcomes.append((empty.status, empty.out))
+        assert outcomes[:2] == outcomes[2:]
+    assert holdfast("--version").out == holdfast("-v", "--version").out
+
+
+def test_store_and_namespace_may_stand_before_or_behind(holdfast: CommandLine, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/other.sqlite"
+    register(holdfast, "--store", url, "--namespace", "lab")
+    assert holdfast("--store", url, "--namespace", "lab", "jobs", "list").out != ""
+    assert holdfast("--store", url, "jobs", "list", "--namespace", "lab").out != ""
+    assert holdfast("jobs", "list", "--store", url).out == ""
+    assert holdfast("jobs", "list").out == ""
+
+
+def test_the_nearest_file_configures(tmp_path: Path) -> None:
+    holdfast = CommandLine(tmp_path)
+    (tmp_path / "project" / "deep").mkdir(parents=True)
+    (tmp_path / "project" / "holdfast.toml").write_text('store = "sqlite:state/jobs.sqlite"\nnamespace = "lab"\n')
+    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", "s", cwd=tmp_path / "project" / "deep")
+    assert ran.status == 0, ran
+    assert (tmp_path / "project" / "state" / "jobs.sqlite").exists()
+    assert holdfast("jobs", "pick", "--agent-session", "s", cwd=tmp_path / "project").out == ran.out
+    info = holdfast("store", "info", "--json", cwd=tmp_path / "project")
+    assert json.loads(info.out)["namespace"] == "lab"
+
+
+def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+    holdfast = CommandLine(tmp_path)
+    (tmp_path / "holdfast.toml").write_text('stroe = "sqlite:x"\n')
+    ran = holdfast("jobs", "list")
+    assert ran.status == 2
+    assert "stroe" in ran.err
+    assert "holdfast.toml" in ran.err
+    (tmp_path / "holdfast.toml").write_text("store = [")
+    assert holdfast("jobs", "list").status == 2
+
+
+def test_without_settings_the_store_is_in_the_users_state_folder(tmp_path: Path) -> None:
+    assert CommandLine(tmp_path)("jobs", "list").status == 0
+    assert (tmp_path / ".local/state/holdfast/store.sqlite").exists()
+    assert CommandLine(tmp_path, XDG_STATE_HOME=f"{tmp_path}/xdg")("jobs", "list").status == 0
+    assert (tmp_path / "xdg/holdfast/store.sqlite").exists()
+
+
+def test_log_filters_follows_and_prunes(holdfast: CommandLine) -> None:
+    ids = [register(holdfast) for _ in range(3)]
+    assert holdfast("log", "-n", "1").out.count("\n") == 1
+    assert ids[1] in holdfast("log", "--subject", ids[1]).out
+    assert holdfast("log", "--since", "1h").out.count("\n") == 3
+    assert holdfast("log", "--since", "2099-01-01T00:00:00Z").out == ""
+    following = holdfast.start("log", "--follow", "--json", "--tail", "1")
+    assert following.stdout is not None
+    assert json.loads(following.stdout.readline())["subject"] == ids[2]
+    late = register(holdfast)
+    assert json.loads(following.stdout.readline())["subject"] == late
+    following.send_signal(signal.SIGINT)
+    _, complained = following.communicate(timeout=30)
+    assert (following.returncode, complained) == (130, "")
+    assert holdfast("log", "--prune").out == "0 entries dropped\n"
+
+
+def test_a_closed_pipe_is_no_error(holdfast: CommandLine) -> None:
+    register(holdfast)
+    following = holdfast.start("log", "--follow")
+    assert following.stdout is not None
+    following.stdout.readline()
+    following.stdout.close()
+    register(holdfast)
+    assert following.wait(30) == 0
+    assert following.stderr is not None
+    assert following.stderr.read() == ""
+    following.stderr.close()
+
+
+def test_every_command_has_help(holdfast: CommandLine) -> None:
+    import click
+
+    from holdfast.surfaces.cli.root import AREAS
+    from holdfast.surfaces.cli.root import holdfast as root
+
+    context = click.Context(root)
+    for area in AREAS:
+        command = root.get_command(context, area)
+        assert command is not None
+        leaves = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+        for leaf in leaves:
+            assert leaf.help, leaf.name
+            assert all(option.help for option in leaf.params if isinstance(option, click.Option)), leaf.name
+    assert "Areas" in holdfast("--help").out
+
+
+def test_the_tour_holds(tmp_path: Path) -> None:
+    ran = CommandLine(tmp_path)("tour")
+    assert ran.status == 0, ran.out
+    assert "✗" not in ran.out
+    assert ran.out.count("✓") >= 13
+
+
+def test_a_broken_step_ends_the_tour_with_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.surfaces.cli import root, tour
+
+    monkeypatch.setattr(tour, "CHAPTERS", {"broken": lambda stage: stage.holds(False, "the sky is green")})
+    assert root.run(["tour"]) == 1
+    assert "✗ the sky is green" in capsys.readouterr().out

@@ -1,0 +1,218 @@
+"""Jobs: order, transitions, tokens, bad input, on the memory store."""
+
+import itertools
+import threading
+
+import pytest
+
+from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs.record import JOB_ID_CHARS, TRANSITIONS
+from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, InvalidName, InvalidValue, NotFound
+from holdfast.primitives.journal import Journal
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import ManualClock
+
+LABEL = "tmux:a"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def journal(clock: ManualClock) -> Journal:
+    return Journal(MemoryStore(clock=clock), actor="t")
+
+
+@pytest.fixture
+def jobs(journal: Journal) -> Jobs:
+    return Jobs(journal._store, journal)
+
+
+def register(jobs: Jobs, prompt: str = "do it", label: str = LABEL, **more: object) -> Job:
+    return jobs.register_job(prompt, agent="claude", agent_session=label, **more)  # type: ignore[arg-type]
+
+
+def test_a_registered_job_is_pending_and_has_a_short_id(jobs: Jobs, clock: ManualClock) -> None:
+    job = register(jobs, expected_artifacts=["a.md"])
+    assert job.status is JobStatus.PENDING
+    assert len(job.job_id) == JOB_ID_CHARS
+    assert job.created_at == clock.now()
+    assert job.token is None
+    assert jobs.get_job(job.job_id) == job
+
+
+def test_pick_is_by_label_priority_and_arrival(jobs: Jobs) -> None:
+    first, second = register(jobs, "1"), register(jobs, "2")
+    urgent = register(jobs, "3", priority=5)
+    other = register(jobs, "4", label="tmux:b")
+    picked = [jobs.pick_pending(LABEL) for _ in range(4)]
+    assert [job and job.job_id for job in picked] == [urgent.job_id, first.job_id, second.job_id, None]
+    taken = jobs.pick_pending("tmux:b")
+    assert taken is not None
+    assert taken.job_id == other.job_id
+
+
+def test_arrival_orders_jobs_that_share_an_instant(jobs: Jobs) -> None:
+    ids = [register(jobs, str(n)).job_id for n in range(20)]
+    assert [job.job_id for job in jobs.list_jobs()] == ids
+    assert [job.job_id for _ in ids if (job := jobs.pick_pending(LABEL))] == ids
+
+
+def test_a_claim_has_a_token_that_grows_with_each_attempt(jobs: Jobs) -> None:
+    job = register(jobs)
+    tokens = []
+    for attempt in range(1, 4):
+        claimed = jobs.pick_pending(LABEL)
+        assert claimed is not None
+        assert claimed.attempt == attempt
+        assert claimed.token is not None
+        tokens.append(claimed.token)
+        jobs.update_status(job.job_id, JobStatus.PENDING, token=claimed.token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_stale_worker_is_fenced_and_changes_nothing(jobs: Jobs) -> None:
+    job = register(jobs)
+    first = jobs.pick_pending(LABEL)
+    assert first is not None
+    jobs.update_status(job.job_id, JobStatus.PENDING)
+    with pytest.raises(Fenced) as caught:
+        jobs.update_status(job.job_id, JobStatus.COMPLETED, token=first.token)
+    assert caught.value.fields["job_id"] == job.job_id
+    second = jobs.pick_pending(LABEL)
+    assert second is not None
+    with pytest.raises(Fenced):
+        jobs.update_status(job.job_id, JobStatus.ERROR, token=first.token)
+    assert jobs.get_job(job.job_id) == second
+    done = jobs.update_status(job.job_id, JobStatus.COMPLETED, token=second.token, result="fine")
+    assert (done.result, done.token, done.claimed_by) == ("fine", None, None)
+    assert done.finished_at is not None
+    with pytest.raises(Fenced):
+        jobs.update_status(job.job_id, JobStatus.ERROR, token=second.token)
+
+
+def _bring_to(jobs: Jobs, status: JobStatus) -> Job:
+    job = register(jobs)
+    if status is JobStatus.PENDING:
+        return job
+    if status is not JobStatus.CANCELLED:
+        jobs.update_status(job.job_id, JobStatus.RUNNING)
+    if status is not JobStatus.RUNNING:
+        jobs.update_status(job.job_id, status)
+    return jobs.get_job(job.job_id)
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(JobStatus, JobStatus)), ids=lambda s: s.value)
+def test_every_transition_is_as_the_table_says(jobs: Jobs, journal: Journal, before: JobStatus, after: JobStatus) -> None:
+    job = _bring_to(jobs, before)
+    told = len(journal.tail(100)[0])
+    if after in TRANSITIONS[before]:
+        assert jobs.update_status(job.job_id, after).status is after
+        assert len(journal.tail(100)[0]) == told + 1
+    else:
+        with pytest.raises(ImpossibleTransition, match=f"is {before.value}"):
+            jobs.update_status(job.job_id, after)
+        assert jobs.get_job(job.job_id) == job
+        assert len(journal.tail(100)[0]) == told
+
+
+def test_every_change_is_told_without_the_prompt(jobs: Jobs, journal: Journal) -> None:
+    job = register(jobs, "a secret prompt")
+    claimed = jobs.pick_pending(LABEL)
+    assert claimed is not None
+    jobs.update_status(job.job_id, JobStatus.ERROR, error="no")
+    entries, _ = journal.tail(10)
+    assert [entry.kind for entry in entries] == ["job.registered", "job.status_changed", "job.status_changed"]
+    assert entries[1].data == {"from": "pending", "to": "running", "attempt": 1, "token": claimed.token}
+    assert all("secret" not in str(entry.data) for entry in entries)
+
+
+def test_a_given_id_is_taken_once(jobs: Jobs) -> None:
+    register(jobs, job_id="nightly-1")
+    with pytest.raises(Collision, match="nightly-1"):
+        register(jobs, job_id="nightly-1")
+
+
+@pytest.mark.parametrize("job_id", ["..", "../x", "a/b", "", "a\0", "x" * 10_000, "\U0001f600", "-x"])
+def test_names_that_cannot_be_ids(jobs: Jobs, job_id: str) -> None:
+    with pytest.raises(InvalidName):
+        register(jobs, job_id=job_id or "/")
+    with pytest.raises(InvalidName):
+        jobs.get_job(job_id)
+    with pytest.raises(InvalidName):
+        jobs.update_status(job_id, JobStatus.RUNNING)
+    assert jobs.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout_sec": 0},
+        {"timeout_sec": float("nan")},
+        {"idle_timeout_sec": float("inf")},
+        {"prompt": "  \n"},
+        {"prompt": "x" * (2 << 20)},
+        {"prompt": "lone \ud800"},
+        {"expected_artifacts": [5]},
+        {"priority": "high"},
+        {"priority": 1 << 80},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_values_that_cannot_be_stored_are_refused_whole(jobs: Jobs, journal: Journal, wrong: dict[str, object]) -> None:
+    with pytest.raises((InvalidValue, TypeError)):
+        register(jobs, **wrong)  # type: ignore[arg-type]
+    assert jobs.list_jobs() == []
+    assert journal.tail(10)[0] == []
+
+
+def test_labels_are_free_text_without_control_characters(jobs: Jobs) -> None:
+    job = register(jobs, label="fe80::1 / \U0001f600")
+    assert jobs.pick_pending("fe80::1 / \U0001f600") is not None
+    with pytest.raises(InvalidName, match="agent session"):
+        jobs.pick_pending("a\nb")
+    assert jobs.list_jobs(agent_session=job.agent_session)[0].job_id == job.job_id
+
+
+def test_an_unknown_job(jobs: Jobs) -> None:
+    with pytest.raises(NotFound, match="holdfast jobs list"):
+        jobs.get_job("nosuch")
+    with pytest.raises(NotFound):
+        jobs.update_status("nosuch", JobStatus.RUNNING)
+
+
+def test_list_filters_and_keeps_the_newest(jobs: Jobs) -> None:
+    for n in range(5):
+        register(jobs, str(n), label=LABEL if n % 2 else "tmux:b")
+    jobs.pick_pending(LABEL)
+    assert [job.prompt for job in jobs.list_jobs(status=JobStatus.RUNNING)] == ["1"]
+    assert [job.prompt for job in jobs.list_jobs(agent_session="tmux:b")] == ["0", "2", "4"]
+    assert [job.prompt for job in jobs.list_jobs(limit=2)] == ["3", "4"]
+
+
+def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs) -> None:
+    got: list[Job | None] = []
+    waiter = threading.Thread(target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=30)))
+    waiter.start()
+    register(jobs, label="tmux:b")
+    job = register(jobs)
+    waiter.join(30)
+    assert [picked and picked.job_id for picked in got] == [job.job_id]
+
+
+def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs) -> None:
+    job = register(jobs)
+    jobs.pick_pending(LABEL)
+    got: list[Job | None] = []
+    waiter = threading.Thread(target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=30)))
+    waiter.start()
+    jobs.update_status(job.job_id, JobStatus.PENDING)
+    waiter.join(30)
+    assert got[0] is not None
+    assert got[0].attempt == 2
+
+
+def test_a_waiting_pick_gives_up_in_time(jobs: Jobs) -> None:
+    assert jobs.pick_pending(LABEL, wait_s=0.01) is None

@@ -1,0 +1,99 @@
+"""Real processes through /proc: alive, dead, zombie, reused pids, odd names."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.adapters.procfs import Procfs
+from holdfast.kernel.errors import NotFound, StoreUnavailable
+from holdfast.kernel.holder import Liveness, probe
+from holdfast.stores.waking import readable
+
+
+@pytest.fixture
+def sleeper() -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(["sleep", "600"])
+    yield process  # type: ignore[misc]
+    process.kill()
+    process.wait()
+
+
+def test_this_process_is_alive() -> None:
+    me = Procfs().current("label")
+    assert (me.pid, me.label) == (os.getpid(), "label")
+    assert probe(me, Procfs(), embedded=True) is Liveness.ALIVE
+
+
+def test_a_killed_process_is_dead_even_before_it_is_reaped(sleeper: "subprocess.Popen[bytes]") -> None:
+    processes = Procfs()
+    holder = processes.of(sleeper.pid)
+    death = processes.death(holder)
+    assert death is not None
+    assert probe(holder, processes, embedded=True) is Liveness.ALIVE
+    sleeper.send_signal(signal.SIGKILL)
+    assert readable([death], 30) == {death}
+    os.close(death)
+    # Nobody has waited for it yet, so it is a zombie with its old start time.
+    seen = processes.sight(sleeper.pid)
+    assert seen is not None
+    assert seen.zombie
+    assert probe(holder, processes, embedded=True) is Liveness.DEAD
+    assert processes.death(holder) is None
+    with pytest.raises(NotFound):
+        processes.of(sleeper.pid)
+    sleeper.wait()
+    assert processes.sight(sleeper.pid) is None
+    assert probe(holder, processes, embedded=True) is Liveness.DEAD
+
+
+def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> None:
+    processes = Procfs()
+    earlier = replace(processes.of(sleeper.pid), start_ticks=processes.of(sleeper.pid).start_ticks - 1)
+    assert probe(earlier, processes, embedded=True) is Liveness.DEAD
+    assert processes.death(earlier) is None
+
+
+def test_another_boot_host_or_namespace() -> None:
+    processes = Procfs()
+    me = processes.current()
+    assert probe(replace(me, boot_id="other"), processes, embedded=True) is Liveness.DEAD
+    assert probe(replace(me, boot_id="other"), processes, embedded=False) is Liveness.UNKNOWN
+    assert probe(replace(me, pid_ns=1), processes, embedded=True) is Liveness.UNKNOWN
+    assert probe(replace(me, host_id="other"), processes, embedded=True) is Liveness.UNKNOWN
+    assert Procfs(host_id="configured").current().host_id == "configured"
+    assert processes.death(replace(me, host_id="other")) is None
+
+
+def test_a_program_may_put_brackets_into_its_name(tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to(sys.executable)
+    script = "import sys; print('up', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([program, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        seen = Procfs().sight(process.pid)
+        assert seen is not None
+        assert not seen.zombie
+        assert seen.start_ticks >= Procfs().current().start_ticks
+    finally:
+        process.communicate()
+
+
+def test_a_forked_child_is_itself() -> None:
+    processes = Procfs()
+    parent = processes.current()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if processes.current().pid == os.getpid() != parent.pid else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_without_procfs_it_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="Linux"):
+        Procfs(root=tmp_path).here()
