@@ -38,7 +38,10 @@ format: setup ## Format the code
 bench: setup ## Measure against peers and write docs/benchmarks.md
 	$(BIN)/python -m bench
 
+docs: setup ## Draw the pictures of the docs
+	$(BIN)/python tools/pictures.py
+
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) .bench-venv .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick check format bench clean
+.PHONY: help setup run test test-quick check format bench docs clean
