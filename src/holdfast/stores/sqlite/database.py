@@ -96,21 +96,21 @@ class Database:
         self._give_back(connection, generation)
 
     @contextmanager
-    def turn(self, timeout_s: float) -> Iterator[None]:
-        """Hold the gate for the block: no other writer of any process is inside."""
+    def turn(self, timeout_s: float, *, sleepy: bool = False) -> Iterator[None]:
+        """Hold the gate for the block: no other writer of any process is inside. For `sleepy` see Gate.leave."""
         faults.reach("sqlite.gate.before")
         self._gate.enter(timeout_s)
         try:
             faults.reach("sqlite.gate.after")
             yield
         finally:
-            self._gate.leave()
+            self._gate.leave(sleepy=sleepy and self._synced)
 
     @contextmanager
-    def writing(self, connection: Connection, timeout_s: float) -> Iterator[None]:
+    def writing(self, connection: Connection, timeout_s: float, *, sleepy: bool = False) -> Iterator[None]:
         """Hold the gate and a write transaction for the block; commit at its end, roll back if it raises."""
         deadline = time.monotonic() + timeout_s
-        with self.turn(timeout_s):
+        with self.turn(timeout_s, sleepy=sleepy):
             self._persist(lambda: connection.raw.execute("BEGIN IMMEDIATE"), deadline)
             try:
                 yield

@@ -10,6 +10,7 @@ import secrets
 import zlib
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from holdfast.stores.sqlite.translate import opening_failed
@@ -24,6 +25,8 @@ class Fifos:
     def __init__(self, folder: Path, namespace: str) -> None:
         self._folder = folder
         self._namespace = namespace
+        # Every change notifies a topic or two; joining paths would cost as much as looking there.
+        self._topic = lru_cache(maxsize=1024)(self._topic_folder)
         self._pool: deque[tuple[str, int]] = deque()
 
     def listen(self, topics: Sequence[str]) -> FdListener:
@@ -34,7 +37,7 @@ class Fifos:
             drain(fd)
         except IndexError:
             name, fd = self._make()
-        links = [self._topic(topic) / name for topic in dict.fromkeys(topics)]
+        links = [Path(self._topic(topic), name) for topic in dict.fromkeys(topics)]
         for link in links:
             self._link(name, link)
         return FdListener(fd, f"@{name}", lambda: self._leave(name, fd, links))
@@ -50,7 +53,7 @@ class Fifos:
         except OSError:
             return
         for name in names:
-            self._signal(folder / name)
+            self._signal(Path(folder, name))
 
     def close(self, *, forked: bool = False) -> None:
         """Let the idle FIFOs go. A forked child only closes its copies: the files are its parent's."""
@@ -72,9 +75,9 @@ class Fifos:
         except OSError as error:
             raise opening_failed(path, error) from None
 
-    def _topic(self, topic: str) -> Path:
+    def _topic_folder(self, topic: str) -> str:
         # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
-        return self._folder / f"t-{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
+        return f"{self._folder}/t-{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
 
     def _link(self, name: str, link: Path) -> None:
         while True:

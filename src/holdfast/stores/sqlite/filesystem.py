@@ -23,12 +23,35 @@ def prepare(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         refuse_network(path.parent)
+        if not path.exists():
+            sync_names(path.parent)
         make_private(path)
         mode = path.stat().st_mode
     except OSError as error:
         raise opening_failed(path, error) from None
     if not stat.S_ISREG(mode):
         raise InvalidValue(f"{path} is not a plain file: give --store sqlite:PATH the path of a file", path=str(path))
+
+
+def sync_names(folder: Path) -> None:
+    """Make the names of the folder and of those above it survive a power loss: any of them may be new.
+
+    Done before the database file is made. So whoever finds that file knows that its folder lasts, whichever process made
+    it; and whoever finds only the folder does this again.
+    """
+    device = folder.stat().st_dev
+    for parent in folder.parents:
+        # A new folder is on the file system of its parent, so behind a mount point none is new.
+        if parent.stat().st_dev != device:
+            return
+        try:
+            fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            continue
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def make_private(path: Path) -> None:

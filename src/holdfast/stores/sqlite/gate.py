@@ -46,12 +46,13 @@ class Gate:
             self._turn.release()
             raise
 
-    def leave(self) -> None:
-        """Let the next one in."""
+    def leave(self, *, sleepy: bool = False) -> None:
+        """Let the next one in. `sleepy` says that the caller is about to sleep anyway, as in a sync."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._turn.release()
-        # flock hands over to whoever runs next; without this the one that just left would mostly be that one.
-        os.sched_yield()
+        if not sleepy:
+            # flock hands over to whoever runs next; without this the one that just left would mostly be that one.
+            os.sched_yield()
 
     def close(self) -> None:
         """Close the descriptor; in a forked child this does not open the parent's gate."""

@@ -81,7 +81,7 @@ class SqliteStore:
         names = frozenset(space.name for space in spaces)
         with database.connection(timeout_s) as connection:
             self._declare(database, connection, spaces, timeout_s)
-            with database.writing(connection, timeout_s):
+            with database.writing(connection, timeout_s, sleepy=durable):
                 tx = SqliteTx(connection.raw, self.namespace, names, self._clock.now())
                 result = body(tx)
                 tx.finish()

@@ -2,9 +2,9 @@
 
 import time
 
-from holdfast.domains.jobs import JobStatus
+from holdfast.domains.jobs import Job, JobStatus
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, Fenced, ImpossibleTransition
-from holdfast.surfaces.cli.tour.stage import Stage
+from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
 
 LABEL = "tmux:claude"
 
@@ -30,21 +30,18 @@ def _race(stage: Stage) -> None:
 def _stale_verdict(stage: Stage) -> None:
     jobs = stage.hf.jobs
     job_id = jobs.register_job("fix the build", agent="claude-code", agent_session=LABEL).job_id
-    first = jobs.pick_pending(LABEL)
+    first = _claim(stage)
     stage.say(f"worker A has job {job_id}; it hangs, so an operator puts the job back and worker B picks it")
     jobs.update_status(job_id, JobStatus.PENDING)
-    second = jobs.pick_pending(LABEL)
-    stage.holds(
-        first is not None and second is not None and (second.token or 0) > (first.token or 0),
-        f"B's token is greater than A's: {second and second.token} > {first and first.token}",
-    )
+    second = _claim(stage)
+    stage.holds((second.token or 0) > (first.token or 0), f"B's token is greater than A's: {second.token} > {first.token}")
     refused = False
     try:
-        jobs.update_status(job_id, JobStatus.COMPLETED, token=first and first.token, result="done, says A")
+        jobs.update_status(job_id, JobStatus.COMPLETED, token=first.token, result="done, says A")
     except Fenced:
         refused = True
     stage.holds(refused, "A wakes up and reports success: refused, its token is stale")
-    done = jobs.update_status(job_id, JobStatus.COMPLETED, token=second and second.token, result="done, says B")
+    done = jobs.update_status(job_id, JobStatus.COMPLETED, token=second.token, result="done, says B")
     stage.holds(done.result == "done, says B", "B's verdict counts")
     impossible = False
     try:
@@ -52,6 +49,13 @@ def _stale_verdict(stage: Stage) -> None:
     except ImpossibleTransition:
         impossible = True
     stage.holds(impossible, "nobody can start a completed job again")
+
+
+def _claim(stage: Stage) -> Job:
+    job = stage.hf.jobs.pick_pending(LABEL)
+    if job is None:
+        raise BrokenStep("there is a job to pick")
+    return job
 
 
 def _waiting(stage: Stage) -> None:
@@ -62,12 +66,12 @@ def _waiting(stage: Stage) -> None:
         "hf = holdfast.connect(sys.argv[1])\n"
         "print('waiting', flush=True)\n"
         f"job = hf.jobs.pick_pending({label!r}, wait_s=20)\n"
-        "print(time.monotonic(), time.process_time(), job.job_id)"
+        "print(time.monotonic(), job.job_id)"
     )
     if worker.stdout is not None:
         worker.stdout.readline()
     before = time.monotonic()
     job = stage.hf.jobs.register_job("now", agent="claude-code", agent_session=label)
     status, printed = stage.outcome(worker)
-    woke_at, _, picked = printed.split() if status == 0 else ("0", "0", "")
+    woke_at, picked = printed.split() if status == 0 else ("0", "")
     stage.holds(picked == job.job_id, f"it had the job {(float(woke_at) - before) * 1000:.0f} ms after it was registered")
