@@ -84,7 +84,7 @@ class Upkeep:
         """Put a backup in the store's place, in a new era."""
         from holdfast.stores.sqlite import upkeep
 
-        upkeep.restore(self._path(), source)
+        upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
 
     @contextmanager
     def _sqlite(self) -> Iterator["SqliteStore"]:

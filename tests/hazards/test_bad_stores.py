@@ -1,5 +1,6 @@
 """Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost, nothing half-written."""
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -22,7 +23,8 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.sqlite import filesystem, upkeep
+from holdfast.stores.sqlite import database, filesystem, upkeep
+from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -151,7 +153,7 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
         file.write(os.urandom(4096 * 4))
     with pytest.raises(Corrupt):
         _read_everything(path)
-    upkeep.restore(path, saved)
+    upkeep.restore(path, saved, boot_id="boot-1")
     store = _open(path)
     assert upkeep.check(store, [THINGS]) == []
     assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
@@ -173,7 +175,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
     given = [put(store, f"n{i}") for i in range(50)] + [put(store, "lock", space=VOLATILE)]
     store.close()
 
-    upkeep.restore(path, saved, clock=clock)
+    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-2")
     again = [put(store, "m"), put(store, "lock", space=VOLATILE)]
     assert min(again) > max(given)
@@ -181,7 +183,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
 
     clock.advance(60)
     path.unlink()
-    upkeep.restore(path, saved, clock=clock)
+    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-3")
     assert put(store, "m") > max(again)
     store.close()
@@ -190,7 +192,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
     store = _open(path, clock, boot_id="boot-4")
     before = put(store, "m")
     store.close()
-    upkeep.restore(path, saved, clock=clock)
+    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-5")
     assert put(store, "m") > before
     store.close()
@@ -209,18 +211,38 @@ def test_a_new_boot_begins_a_new_era_and_forgets_the_volatile(path: Path, tmp_pa
     assert [file.name for file in tmp_path.glob("*.locks-*.sqlite")] == ["store.locks-boot-4.sqlite"]
 
 
+def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(path: Path, tmp_path: Path) -> None:
+    """Followers and readers see commits before they are synced, so they may be ahead of what is left."""
+    clock = ManualClock()
+    path = tmp_path / "other.sqlite"
+    store = _open(path, clock)
+    append(store, "kept")
+    saved = tmp_path / "saved.sqlite"
+    upkeep.backup(store, saved)
+    append(store, "seen, then lost")
+    cursor = store.journal().cursor
+    store.close()
+    # The disk comes back as it was before; the clock, too.
+    path.with_name("other.sqlite-wal").unlink(missing_ok=True)
+    path.write_bytes(saved.read_bytes())
+    store = _open(path, clock, boot_id="boot-2")
+    append(store, "new")
+    assert [entry.subject for entry in store.journal(cursor).entries] == ["new"]
+    store.close()
+
+
 def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
     upkeep.backup(store, saved)
     last = put(store, "gone")
-    upkeep.restore(path, saved)
+    upkeep.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "gone") is None
     assert store.get(THINGS, "k000") is not None
     assert put(store, "new") > last
     # A space whose table the backup does not have is made again.
     put(store, "other", space=OTHERS)
-    upkeep.restore(path, saved)
+    upkeep.restore(path, saved, boot_id="boot-1")
     with pytest.raises(StoreUnavailable):
         store.get(OTHERS, "other")
     assert store.get(OTHERS, "other") is None
@@ -236,9 +258,9 @@ def test_a_damaged_store_that_is_open_elsewhere_is_not_replaced(path: Path, tmp_
     raw.execute("PRAGMA user_version = 3")
     raw.close()
     with pytest.raises(Held, match="open in another process"):
-        upkeep.restore(path, saved)
+        upkeep.restore(path, saved, boot_id="boot-1")
     store.close()
-    upkeep.restore(path, saved)
+    upkeep.restore(path, saved, boot_id="boot-1")
     assert list(tmp_path.glob("store.sqlite.replaced-*"))
 
 
@@ -247,9 +269,9 @@ def test_a_bad_backup_changes_nothing(path: Path, tmp_path: Path, content: bytes
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(content)
     with pytest.raises(StoreCorrupt):
-        upkeep.restore(path, bad)
+        upkeep.restore(path, bad, boot_id="boot-1")
     with pytest.raises(NotFound):
-        upkeep.restore(path, tmp_path / "nosuch")
+        upkeep.restore(path, tmp_path / "nosuch", boot_id="boot-1")
     store = _open(path)
     with pytest.raises(InvalidValue, match="exists"):
         upkeep.backup(store, bad)
@@ -389,7 +411,7 @@ def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> N
         pytest.skip("cannot mount a tmpfs here; the file size limit covers the same path")
     try:
         small = mount / "store.sqlite"
-        upkeep.restore(small, path)
+        upkeep.restore(small, path, boot_id="boot-1")
         done, error = _fill(small)
         assert "space" in error.message
         assert error.fields["outcome"] == "none"
@@ -399,6 +421,44 @@ def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> N
 
 
 # --- others in the way ---
+
+
+def _open_and_write(path: str) -> int:
+    store = _open(Path(path))
+    revision = put(store, "a")
+    put(store, "lock", space=VOLATILE)
+    store.close()
+    return revision
+
+
+def test_a_new_store_opened_by_many_at_once(tmp_path: Path) -> None:
+    """One of them makes it, inside the gate; the others must not take it for another program's, or for busy."""
+    with multiprocessing.get_context("spawn").Pool(6) as pool:
+        for turn in range(15):
+            path = str(tmp_path / str(turn) / "store.sqlite")
+            revisions = pool.map_async(_open_and_write, [path] * 6, chunksize=1).get(60)
+            assert len(set(revisions)) == 6
+
+
+def test_a_checkpoint_that_gets_no_turn_does_not_fail_the_change_it_comes_after(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
+    store = _open(path)
+    in_the_way = Gate(path.with_name("store.sqlite-gate"))
+    entered: list[str] = []
+
+    def block(point: str) -> None:
+        in_the_way.enter(30)
+        entered.append(point)
+
+    with faults.at_point("sqlite.checkpoint.between", block):
+        assert put(store, "a") > 0
+    assert entered == ["sqlite.checkpoint.between"]
+    in_the_way.leave()
+    in_the_way.close()
+    assert store.get(THINGS, "a") is not None
+    store.close()
 
 
 def test_a_writer_stopped_inside_the_gate_is_named(path: Path) -> None:

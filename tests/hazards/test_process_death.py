@@ -126,7 +126,7 @@ def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
     store.close()
     at, killed = 0, True
     while killed:
-        killed = _killed(lambda: upkeep.restore(path, saved), at)
+        killed = _killed(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
         assert _state(path, (THINGS, OTHERS)) in (1, 2)
         at += 1
     assert _state(path, (THINGS, OTHERS)) == 1

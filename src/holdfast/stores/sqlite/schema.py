@@ -1,6 +1,7 @@
 """Tables, versions and eras of one database file.
 
-    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun)
+    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun), and
+              `boot <id>` (the era in which the boot began that last used the file)
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry; its revision is the row's id
     s_<space> one row a record
@@ -43,8 +44,9 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version == LAYOUT_VERSION:
         return version
-    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    # In this order: another process may make the tables at this moment, and then the id that is read after them is ours.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     if application != APPLICATION_ID and (application or version or tables):
         raise StoreCorrupt(f"{path} is another program's SQLite database: give --store a path of its own", path=str(path))
     if version > LAYOUT_VERSION:
@@ -70,6 +72,23 @@ def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0) -
     era = token.next_era(max(last_era(connection), known), clock.now())
     connection.execute("UPDATE meta SET number = ? WHERE name = 'era'", (era,))
     return era
+
+
+def knows_boot(connection: sqlite3.Connection, boot_id: str) -> bool:
+    """Has this boot used the durable file before?"""
+    return connection.execute("SELECT 1 FROM meta WHERE name = ?", (f"boot {boot_id}",)).fetchone() is not None
+
+
+def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> None:
+    """Go on in a new era, inside a transaction of the durable file.
+
+    A power loss may have taken back the last revisions, which followers and readers had seen before they were synced. They
+    are not given again, to anything else.
+    """
+    era = begin_era(connection, clock)
+    connection.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+    connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
+    connection.execute("INSERT INTO meta (name, number) VALUES (?, ?)", (f"boot {boot_id}", era))
 
 
 def last_era(connection: sqlite3.Connection) -> int:

@@ -56,6 +56,7 @@ class SqliteStore:
         self._users = Users(self.path)
         try:
             self.durable = Database(self.path, synced=True, create=self._create_durable, failed=self._forget)
+            self._begin_boot()
         except BaseException:
             self._users.close()
             raise
@@ -231,8 +232,19 @@ class SqliteStore:
             )
         return [_entry(*row) for row in rows]
 
+    def _begin_boot(self) -> None:
+        with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            known = self.durable.reading(connection, lambda raw: schema.knows_boot(raw, self._boot_id), TRANSACT_TIMEOUT_S)
+            if known:
+                return
+            with self.durable.writing(connection, TRANSACT_TIMEOUT_S, sleepy=True):
+                if not schema.knows_boot(connection.raw, self._boot_id):
+                    schema.begin_boot(connection.raw, self._boot_id, self._clock)
+            self.durable.settle(connection)
+
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
+        schema.begin_boot(raw, self._boot_id, self._clock)
 
     def _create_volatile(self, raw: sqlite3.Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""

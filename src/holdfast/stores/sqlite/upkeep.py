@@ -61,7 +61,7 @@ def backup(store: SqliteStore, target: Path) -> None:
         _copy(connection.raw, temporary)
 
 
-def restore(path: Path, source: Path, *, clock: Clock | None = None) -> None:
+def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = None) -> None:
     """Put a backup in the store's place, whole or not at all, in a new era.
 
     No token given before or after the backup was made is ever given again. Processes that have a healthy store open go on
@@ -71,7 +71,7 @@ def restore(path: Path, source: Path, *, clock: Clock | None = None) -> None:
     path = Path(path).absolute()
     time = clock or SystemClock()
     with closing(_sound_backup(source)) as backup_:
-        live, known = _live(path, time)
+        live, known = _live(path, boot_id, time)
         try:
             with _prepared(path, backup_, time, known) as prepared:
                 faults.reach("sqlite.restore.before")
@@ -128,12 +128,12 @@ def _sound_backup(source: Path) -> sqlite3.Connection:
     return raw
 
 
-def _live(path: Path, clock: Clock) -> tuple[SqliteStore | None, int]:
+def _live(path: Path, boot_id: str, clock: Clock) -> tuple[SqliteStore | None, int]:
     """The store in place and its last era, if it is sound enough to be written through SQLite."""
     if not path.exists():
         return None, 0
     try:
-        store = SqliteStore(path, boot_id="restore", clock=clock)
+        store = SqliteStore(path, boot_id=boot_id, clock=clock)
     except SchemaTooNew:
         raise
     except Corrupt:
