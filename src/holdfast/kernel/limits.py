@@ -6,6 +6,9 @@ ID_CHARS_MAX = 128
 LABEL_CHARS_MAX = 256
 """Longest label: lock resources, session labels, actors."""
 
+SPACE_NAME_CHARS_MAX = 24
+"""Longest name of a space or an index: both become part of one identifier, of which PostgreSQL keeps 63 characters."""
+
 KEY_BYTES_MAX = 4 * LABEL_CHARS_MAX
 """Longest key in UTF-8: any label fits, and so does every database's bound on an index entry."""
 

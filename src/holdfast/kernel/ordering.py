@@ -23,7 +23,9 @@ def encode(parts: Parts) -> bytes:
         elif isinstance(part, int) and -_OFFSET <= part < _OFFSET:
             out.append((part + _OFFSET).to_bytes(8, "big"))
         else:
-            raise InvalidValue(f"{part!r} cannot be part of an index: use a string or an integer of 64 bits")
+            raise InvalidValue(
+                f"a {type(part).__name__} such as this cannot be part of an index: use text or an integer of 64 bits"
+            )
     return b"".join(out)
 
 

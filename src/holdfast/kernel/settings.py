@@ -11,7 +11,7 @@ import msgspec
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S
-from holdfast.kernel.names import check_id
+from holdfast.kernel.names import check_id, check_label
 
 FILE_NAME = "holdfast.toml"
 DEFAULT_NAMESPACE = "default"
@@ -40,6 +40,9 @@ class Settings(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_id(self.namespace, "namespace")
+        for name, label in (("actor", self.actor), ("host_id", self.host_id)):
+            if label is not None:
+                check_label(label, name)
 
 
 ENVIRONMENT = {

@@ -1,5 +1,6 @@
 """A space: one kind of record, with all that a store must know of it and nothing of what it means."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -7,8 +8,7 @@ import msgspec
 
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
-from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX
-from holdfast.kernel.names import check_id
+from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX, SPACE_NAME_CHARS_MAX
 from holdfast.kernel.ordering import Parts, encode
 
 R = TypeVar("R", bound=Record)
@@ -78,7 +78,7 @@ class Space(Generic[R]):
             record = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return self._decode_slowly(key, data, str(error))
-        if record.schema_version == self.schema_version:
+        if record.schema_version == self.schema_version and (self.schema_version == 1 or _says_version(data)):
             return record
         return self._decode_slowly(key, data, "")
 
@@ -134,6 +134,11 @@ class Space(Generic[R]):
         )
 
 
+def _says_version(data: bytes | str) -> bool:
+    """A document without a version is of the first, whatever the model's default makes of it."""
+    return "schema_version" in data if isinstance(data, str) else b"schema_version" in data
+
+
 class Rows(NamedTuple):
     """A scope of single records instead of a whole space; see `Store.transact`."""
 
@@ -147,6 +152,11 @@ def rows(space: Space[Any]) -> Rows:
 
 def _plain(name: str) -> str:
     """A space or index name, which also becomes part of a table's or column's name."""
-    if not check_id(name, "space or index name").replace("_", "").isalnum() or name != name.lower():
-        raise InvalidValue(f"{name!r} cannot name a space or an index: use lower-case letters, digits and _")
-    return name
+    if _PLAIN.match(name):
+        return name
+    raise InvalidValue(
+        f"{name[:40]!r} cannot name a space or an index: use 1 to {SPACE_NAME_CHARS_MAX} lower-case letters, digits and _"
+    )
+
+
+_PLAIN = re.compile(rf"[a-z][a-z0-9_]{{0,{SPACE_NAME_CHARS_MAX - 1}}}\Z")

@@ -18,7 +18,7 @@ from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_entry, check_keys, same_residence
+from holdfast.stores.scoping import check_entry, check_keys, check_limit, check_texts, places_of, same_residence
 from holdfast.stores.waking import FdListener, Switchboard
 
 T = TypeVar("T")
@@ -75,7 +75,9 @@ class MemoryStore:
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
         self._check_open()
-        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces_of(scope)}))
+        spaces = spaces_of(scope)
+        same_residence(spaces)
+        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces}))
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         return self.read(lambda tx: tx.get(space, key), scope=[space])
@@ -96,7 +98,7 @@ class MemoryStore:
         if reverse:
             end = str(entries[-1].revision) if entries else BEGINNING
             return Batch(list(entries[::-1][:limit]), end)
-        begin = bisect_right(entries, int(cursor or 0), key=lambda entry: entry.revision)
+        begin = bisect_right(entries, places_of(cursor, 1)[0], key=lambda entry: entry.revision)
         batch = list(entries[begin : begin + limit])
         return Batch(batch, str(batch[-1].revision) if batch else cursor)
 
@@ -138,6 +140,8 @@ class _MemoryReadTx:
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[Row[R]]:
+        check_limit(limit)
+        check_texts(prefix, start, stop)
         low, high = max(prefix, start or ""), stop
         end = beyond_text(prefix)
         keys = sorted(
@@ -157,6 +161,7 @@ class _MemoryReadTx:
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[Row[R]]:
+        check_limit(limit)
         low, high = span(match, start, stop)
         column = list(space.indexes).index(index)
         places = sorted(
@@ -209,6 +214,7 @@ class _MemoryTx(_MemoryReadTx):
         return found[0] if found else None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+        check_texts(actor, kind, subject)
         check_entry(data)
         revision = self._last + 1 if self._appended else self.revision
         self._last, self._appended = revision, True
@@ -219,7 +225,8 @@ class _MemoryTx(_MemoryReadTx):
 
     def trim(self, *, keep: int, before: datetime) -> int:
         entries = self._journal
-        kept = tuple(e for e in entries[-keep:] if e.at >= before) or entries[-1:]
+        # The newest stays whatever a stepped clock says of its age.
+        kept = tuple(e for age, e in enumerate(entries[::-1]) if age == 0 or (age < keep and e.at >= before))[::-1]
         self._journal = kept
         return len(entries) - len(kept)
 

@@ -10,7 +10,7 @@ from holdfast.stores.scoping import check_keys
 
 def put_new(store: Store, space: Space[R], items: Sequence[tuple[str, R]], timeout_s: float) -> int | None:
     """Insert all items, or none if any key exists."""
-    check_keys([key for key, _ in items])
+    check_keys([key for key, _ in items], distinct=True)
 
     def insert(tx: Tx) -> int | None:
         if any(tx.get(space, key) for key, _ in items):

@@ -7,6 +7,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import BEGINNING, Cursor
 
 
 def same_residence(spaces: Sequence[Space[Any]]) -> bool:
@@ -19,25 +20,64 @@ def same_residence(spaces: Sequence[Space[Any]]) -> bool:
     return volatile == {True}
 
 
-def check_keys(keys: Sequence[str]) -> None:
+def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:
     """Refuse keys that no store could keep. What a key means, and so which names it allows, is its domain's."""
     if not 0 < len(keys) <= KEYS_PER_STATEMENT_MAX:
         raise InvalidValue(f"one call takes 1 to {KEYS_PER_STATEMENT_MAX} keys, not {len(keys)}", keys=len(keys))
+    if distinct and len(set(keys)) < len(keys):
+        raise InvalidValue("a key is given twice: give each once")
     for key in keys:
-        if not 0 < _bytes(key) <= KEY_BYTES_MAX or "\0" in key:
+        if not storable(key):
             raise InvalidName(f"{ascii(key)[:60]} cannot be a key: use 1 to {KEY_BYTES_MAX} bytes of UTF-8 without NUL")
 
 
+def storable(key: str) -> bool:
+    """Could there be a record under this key?"""
+    try:
+        return 0 < len(key.encode()) <= KEY_BYTES_MAX and "\0" not in key
+    except UnicodeEncodeError:
+        return False
+
+
+def check_texts(*texts: str | None) -> None:
+    """Refuse text that no encoding can carry."""
+    try:
+        for text in texts:
+            if text is not None:
+                text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(f"no store can keep this text: {error}") from None
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse a negative number of records, which stores would each take for something else."""
+    if limit is not None and limit < 0:
+        raise InvalidValue(f"a limit of {limit} is not possible: give 0 or more, or none", limit=limit)
+
+
 def check_entry(data: dict[str, Any] | None) -> bytes:
-    """A journal entry's data as JSON. Raises InvalidValue when it is over the bound."""
-    encoded = to_json(data or {})
+    """A journal entry's data as JSON. Raises InvalidValue when it is over the bound or is no JSON."""
+    try:
+        encoded = to_json(data or {})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"this cannot be told in the journal: {error}") from None
     if len(encoded) > ENTRY_BYTES_MAX:
         raise InvalidValue(f"a journal entry may carry {ENTRY_BYTES_MAX} bytes, not {len(encoded)}", bytes=len(encoded))
     return encoded
 
 
-def _bytes(key: str) -> int:
-    try:
-        return len(key.encode())
-    except UnicodeEncodeError:
-        return 0
+def places_of(cursor: Cursor, number: int) -> list[int]:
+    """A cursor of so many numbers, all 0 at the beginning. Raises InvalidValue for one that this journal did not give."""
+    if cursor == BEGINNING:
+        return [0] * number
+    parts = cursor.split(".")
+    if len(parts) != number or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
+    places = [int(part) for part in parts]
+    if max(places) > NUMBER_MAX:
+        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
+    return places
+
+
+NUMBER_MAX = (1 << 63) - 1
+"""The greatest number that every store can keep."""

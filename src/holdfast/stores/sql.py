@@ -14,7 +14,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Row
-from holdfast.stores.scoping import check_keys
+from holdfast.stores.scoping import check_keys, check_limit, storable
 
 
 class Dialect(NamedTuple):
@@ -77,7 +77,8 @@ class SqlReadTx(ABC):
         """Run a statement and return all its rows."""
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
-        found = self.rows(self._get_sql(space), (self._ns, key))
+        sql = self._get_sql(space)
+        found = self.rows(sql, (self._ns, key)) if storable(key) else []
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def range(
@@ -125,6 +126,7 @@ class SqlReadTx(ABC):
         limit: int | None,
         suffix: str = "",
     ) -> list[Row[R]]:
+        check_limit(limit)
         where, bounds = self._bounds(column, low, high)
         down = " DESC" if reverse else ""
         order = f" ORDER BY {column}{down}" + (f", key{down}" if column != "key" else "")
@@ -176,7 +178,8 @@ class SqlTx(SqlReadTx, ABC):
         self.write(self._table(space).put, self.row_of(space, key, record, self.revision))
 
     def delete(self, space: Space[Any], key: str) -> bool:
-        return self.change(self._table(space).delete, (self._ns, key)) > 0
+        sql = self._table(space).delete
+        return storable(key) and self.change(sql, (self._ns, key)) > 0
 
     def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
         low, high = span(match)

@@ -325,6 +325,40 @@ class StoreConformance:
         with pytest.raises(InvalidValue, match="keys"):
             store.put_new(THINGS, [(f"k{i}", Thing()) for i in range(KEYS_PER_STATEMENT_MAX + 1)])
 
+    def test_a_key_given_twice_is_refused(self, store: Store) -> None:
+        for space in (THINGS, VOLATILE):
+            with pytest.raises(InvalidValue, match="twice"):
+                store.put_new(space, [("a", Thing()), ("a", Thing())])
+            assert store.get(space, "a") is None
+
+    def test_what_no_store_could_keep_is_not_there(self, store: Store) -> None:
+        for key in ("\ud800", "", "a\0b", "x" * 5000):
+            assert store.get(THINGS, key) is None
+            assert store.read(lambda tx, key=key: tx.get(THINGS, key), scope=[THINGS]) is None  # type: ignore[misc]
+            assert not store.transact(lambda tx, key=key: tx.delete(THINGS, key), scope=[THINGS])  # type: ignore[misc]
+
+    @pytest.mark.parametrize("cursor", ["junk", "-1", "1.2.3.4", "9" * 30, ("9" * 30) + ".0", "1.x", "٣.٣", ".", "\ud800"])
+    def test_a_cursor_of_no_journal_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(InvalidValue, match="cursor"):
+            store.journal(cursor)
+
+    def test_odd_arguments_are_refused_in_the_tree(self, store: Store) -> None:
+        for entry in (
+            {"subject": "\ud800"},
+            {"subject": "s", "data": {"x": "\ud800"}},
+            {"subject": "s", "data": {"x": object()}},
+        ):
+            with pytest.raises(InvalidValue):
+                store.transact(lambda tx, e=entry: tx.append(actor="t", kind="k", **e), scope=[])  # type: ignore[misc]
+        with pytest.raises(InvalidValue):
+            store.read(lambda tx: tx.range(THINGS, start="\ud800"), scope=[THINGS])
+        with pytest.raises(InvalidValue):
+            store.read(lambda tx: tx.range(THINGS, limit=-1), scope=[THINGS])
+        with pytest.raises(InvalidValue, match="volatile"):
+            store.read(lambda tx: None, scope=[THINGS, VOLATILE])
+        assert store.delete_if(THINGS, ["a"], 1) == 0
+        assert store.journal().entries == []
+
     def test_a_large_record_within_the_bound_is_kept(self, store: Store) -> None:
         put(store, "a", Thing(owner="nobody", rank=1), space=OTHERS)
         big = Thing(owner="é" * (RECORD_BYTES_MAX // 2 - 100))

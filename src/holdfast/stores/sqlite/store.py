@@ -1,6 +1,7 @@
 """The store port on SQLite: a durable file, and beside it a volatile one for the state of one boot."""
 
 import contextlib
+import glob
 import os
 import sqlite3
 import threading
@@ -15,19 +16,19 @@ import msgspec
 
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_keys, same_residence
+from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
-from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, instant
+from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, executed, instant
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
 
@@ -116,15 +117,17 @@ class SqliteStore:
         sql = table_of(space, schema.DIALECT).get
         with database.connection(TRANSACT_TIMEOUT_S) as connection:
             self._declare(database, connection, [space], TRANSACT_TIMEOUT_S)
-            found = database.reading(
-                connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), TRANSACT_TIMEOUT_S
-            )
+            found = None
+            if storable(key):
+                found = database.reading(
+                    connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), TRANSACT_TIMEOUT_S
+                )
         return None if found is None else Row(key, space.decode(key, found[0]), found[1])
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         if not space.volatile:
             return plain.put_new(self, space, items, timeout_s)
-        check_keys([key for key, _ in items])
+        check_keys([key for key, _ in items], distinct=True)
         parameters: list[Any] = []
         for key, record in items:
             parameters += [self.namespace, key, space.encode(record), *space.index_keys(record)]
@@ -143,7 +146,7 @@ class SqliteStore:
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
         self._check_open()
-        places = list(_parse_cursor(cursor))
+        places = places_of(cursor, 2)
         files = [self.durable]
         if self._volatile_path().exists():
             files.append(self._database(True))
@@ -215,7 +218,7 @@ class SqliteStore:
             rows: list[tuple[Any, ...]] = []
             with database.turn(timeout_s), contextlib.suppress(sqlite3.IntegrityError):
                 faults.reach("sqlite.commit.before")
-                rows = database.reading(connection, lambda raw: raw.execute(sql, parameters).fetchall(), timeout_s)
+                rows = database.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
                 faults.reach("sqlite.commit.after")
             if not space.volatile:
                 database.settle(connection)
@@ -248,20 +251,27 @@ class SqliteStore:
 
     def _create_volatile(self, raw: sqlite3.Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
-        self._remove_other_boots()
+        known = self._end_other_boots()
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            with self.durable.writing(connection, TRANSACT_TIMEOUT_S):
-                era = schema.begin_era(connection.raw, self._clock)
+            with self.durable.writing(connection, TRANSACT_TIMEOUT_S, sleepy=True):
+                era = schema.begin_era(connection.raw, self._clock, known=known)
             self.durable.settle(connection)
         schema.create(raw, era)
 
-    def _remove_other_boots(self) -> None:
-        """The files of earlier boots: nobody can have them open any more."""
+    def _end_other_boots(self) -> int:
+        """Remove the files of earlier boots, which nobody can have open any more; return the last era of their tokens, whose
+        counters may have carried beyond the one they were begun in."""
+        known = 0
         mine = self._volatile_path()
-        for path in self.path.parent.glob(f"{self.path.stem}.locks-*"):
-            if not path.name.startswith(mine.name):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
+        for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.locks-*")):
+            if path.name.startswith(mine.name):
+                continue
+            if path.suffix == ".sqlite":
+                with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as old:
+                    known = max(known, schema.last_era(old))
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        return known
 
     def _volatile_path(self) -> Path:
         return self.path.with_name(f"{self.path.stem}.locks-{self._boot_id}.sqlite")
@@ -280,15 +290,6 @@ def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: by
         subject=subject,
         data=msgspec.json.decode(data),
     )
-
-
-def _parse_cursor(cursor: Cursor) -> tuple[int, int]:
-    if cursor == BEGINNING:
-        return 0, 0
-    durable, _, volatile = cursor.partition(".")
-    if not (durable.isdecimal() and volatile.isdecimal()):
-        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
-    return int(durable), int(volatile)
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

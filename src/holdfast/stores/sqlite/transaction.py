@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel import faults
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.stores.scoping import check_entry
 from holdfast.stores.sql import SqlReadTx, SqlTx
@@ -25,7 +26,7 @@ class SqliteReadTx(SqlReadTx):
         self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._raw.execute(sql, parameters).fetchall()
+        return executed(self._raw, sql, parameters).fetchall()
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
@@ -45,7 +46,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         faults.reach("sqlite.write")
-        return self._raw.execute(sql, parameters).rowcount
+        return executed(self._raw, sql, parameters).rowcount
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         encoded = check_entry(data)
@@ -70,6 +71,14 @@ class SqliteTx(SqliteReadTx, SqlTx):
         """Before the commit: keep a revision that was given but that no journal entry keeps."""
         if self._revision and not self._appended:
             self.change("UPDATE meta SET number = ? WHERE name = 'revision'", (self._revision,))
+
+
+def executed(raw: sqlite3.Connection, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+    """Run a statement. Raises InvalidValue for a parameter that SQLite cannot take."""
+    try:
+        return raw.execute(sql, parameters)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidValue(f"no store can keep this: {error}") from None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

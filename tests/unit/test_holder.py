@@ -1,0 +1,98 @@
+"""The verdict on a holder: alive, dead or unknown, as a table over a process table made up for it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, probe
+
+HERE = Place("host-1", "boot-1", 4026531836)
+HOLDER = Holder(host_id="host-1", boot_id="boot-1", pid_ns=4026531836, pid=42, start_ticks=1000, label="worker")
+RUNNING = Sighting(start_ticks=1000, zombie=False)
+
+ALIVE, DEAD, UNKNOWN = Liveness
+
+
+class Table(NamedTuple):
+    """A process table with at most one process in it."""
+
+    place: Place = HERE
+    pids: Mapping[int, Sighting] = MappingProxyType({42: RUNNING})
+
+    def here(self) -> Place:
+        return self.place
+
+    def sight(self, pid: int) -> Sighting | None:
+        return self.pids.get(pid)
+
+    def current(self, label: str = "") -> Holder:
+        raise NotImplementedError
+
+    def of(self, pid: int, label: str = "") -> Holder:
+        raise NotImplementedError
+
+    def death(self, holder: Holder) -> int | None:
+        raise NotImplementedError
+
+
+class Blind(Table):
+    """A table in whose place the pid means nothing: to look it up is the mistake."""
+
+    def sight(self, pid: int) -> Sighting | None:
+        raise AssertionError("a pid of another place was looked up here")
+
+
+NOBODY = Table(pids={})
+REUSED = Table(pids={42: Sighting(start_ticks=1001, zombie=False)})
+EARLIER = Table(pids={42: Sighting(start_ticks=999, zombie=False)})
+ZOMBIE = Table(pids={42: Sighting(start_ticks=1000, zombie=True)})
+ELSEWHERE = Table(pids={43: RUNNING})
+OTHER_HOST = Blind(HERE._replace(host_id="host-2"))
+OTHER_HOST_AND_BOOT = Blind(Place("host-2", "boot-2", HERE.pid_ns))
+OTHER_BOOT = Blind(HERE._replace(boot_id="boot-2"))
+OTHER_BOOT_AND_NAMESPACE = Blind(Place("host-1", "boot-2", 1))
+OTHER_NAMESPACE = Blind(HERE._replace(pid_ns=1))
+
+
+@pytest.mark.parametrize(
+    ("table", "embedded", "shared"),
+    [
+        pytest.param(Table(), ALIVE, ALIVE, id="running"),
+        pytest.param(NOBODY, DEAD, DEAD, id="no such pid"),
+        pytest.param(ELSEWHERE, DEAD, DEAD, id="another pid"),
+        pytest.param(REUSED, DEAD, DEAD, id="pid reused"),
+        pytest.param(EARLIER, DEAD, DEAD, id="pid of an earlier start"),
+        pytest.param(ZOMBIE, DEAD, DEAD, id="zombie"),
+        pytest.param(OTHER_BOOT, DEAD, UNKNOWN, id="other boot"),
+        pytest.param(OTHER_BOOT_AND_NAMESPACE, DEAD, UNKNOWN, id="other boot and namespace"),
+        pytest.param(OTHER_NAMESPACE, UNKNOWN, UNKNOWN, id="other namespace"),
+        pytest.param(OTHER_HOST, UNKNOWN, UNKNOWN, id="other host"),
+        pytest.param(OTHER_HOST_AND_BOOT, UNKNOWN, UNKNOWN, id="other host and boot"),
+    ],
+)
+def test_what_can_be_proved_of_a_holder(table: Processes, embedded: Liveness, shared: Liveness) -> None:
+    assert probe(HOLDER, table, embedded=True) is embedded
+    assert probe(HOLDER, table, embedded=False) is shared
+
+
+def test_a_label_proves_nothing() -> None:
+    assert probe(msgspec.structs.replace(HOLDER, label="another"), Table(), embedded=True) is ALIVE
+
+
+@pytest.mark.parametrize("field", ["host_id", "boot_id", "pid_ns", "pid", "start_ticks"])
+def test_no_other_process_is_equal_to_a_holder(field: str) -> None:
+    other: object = 7 if isinstance(getattr(HOLDER, field), int) else "other"
+    assert msgspec.structs.replace(HOLDER, **{field: other}) != HOLDER
+
+
+def test_a_holder_knows_its_place() -> None:
+    assert HOLDER.place == HERE
+
+
+def test_a_holder_is_a_value_that_travels_as_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(HOLDER), type=Holder) == HOLDER
+    with pytest.raises(AttributeError):
+        HOLDER.pid = 1  # type: ignore[misc]

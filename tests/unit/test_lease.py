@@ -1,0 +1,82 @@
+"""Freshness by time, and the one rule by which a claim may be taken away."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.holder import Liveness
+from holdfast.kernel.lease import Lease, grant, reclaimable, renew
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+TTL_S = 30.0
+ttls = st.floats(min_value=0.001, max_value=1e9)
+instants = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+def test_a_lease_begins_at_its_grant() -> None:
+    lease = grant(NOW, TTL_S)
+    assert lease == Lease(granted_at=NOW, expires_at=NOW + timedelta(seconds=TTL_S), explicit=False)
+    assert grant(NOW, TTL_S, explicit=True).explicit
+
+
+def test_a_lease_is_fresh_up_to_and_including_its_last_instant() -> None:
+    lease = grant(NOW, TTL_S)
+    assert lease.fresh(NOW)
+    assert lease.fresh(lease.expires_at)
+    assert not lease.fresh(lease.expires_at + TICK)
+
+
+@pytest.mark.parametrize(
+    ("liveness", "fresh", "explicit", "answer"),
+    [
+        (Liveness.ALIVE, True, False, False),
+        (Liveness.ALIVE, True, True, False),
+        (Liveness.ALIVE, False, False, False),  # a live holder is never reaped for being slow
+        (Liveness.ALIVE, False, True, True),
+        (Liveness.UNKNOWN, True, False, False),
+        (Liveness.UNKNOWN, True, True, False),
+        (Liveness.UNKNOWN, False, False, True),
+        (Liveness.UNKNOWN, False, True, True),
+        (Liveness.DEAD, True, False, True),
+        (Liveness.DEAD, True, True, True),
+        (Liveness.DEAD, False, False, True),
+        (Liveness.DEAD, False, True, True),
+    ],
+)
+def test_who_may_take_a_claim_away(liveness: Liveness, fresh: bool, explicit: bool, answer: bool) -> None:
+    lease = grant(NOW, TTL_S, explicit=explicit)
+    now = lease.expires_at if fresh else lease.expires_at + TICK
+    assert reclaimable(lease, liveness, now) is answer
+
+
+@given(instants, ttls, instants, ttls, st.booleans())
+def test_a_renewal_never_shortens_and_keeps_all_else(
+    granted_at: datetime, first_s: float, now: datetime, ttl_s: float, explicit: bool
+) -> None:
+    lease = grant(granted_at, first_s, explicit=explicit)
+    renewed = renew(lease, now, ttl_s)
+    assert renewed.expires_at == max(lease.expires_at, grant(now, ttl_s).expires_at)
+    assert (renewed.granted_at, renewed.explicit) == (lease.granted_at, explicit)
+
+
+def test_a_clock_stepped_back_takes_nothing_away() -> None:
+    lease = grant(NOW, TTL_S)
+    assert renew(lease, NOW - timedelta(days=1), TTL_S) == lease
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1, -0.0, float("nan"), float("inf"), float("-inf"), 1e300, 1e12])
+def test_an_impossible_time_to_live_is_refused(ttl_s: float) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        grant(NOW, ttl_s)
+    assert caught.value.fields.keys() == {"ttl_s"}
+    with pytest.raises(InvalidValue):
+        renew(grant(NOW, TTL_S), NOW, ttl_s)
+
+
+def test_a_lease_on_a_naive_clock_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="time zone"):
+        grant(NOW.replace(tzinfo=None), TTL_S)
