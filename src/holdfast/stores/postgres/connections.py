@@ -1,0 +1,195 @@
+"""Connections: a pool of them, time limits that hold even if the server falls silent, and forks.
+
+Work that was lost with its connection before anything was committed runs again on another, within its time limit.
+"""
+
+import contextlib
+import ctypes
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.translate import NoAnswer, closed, out_of_time, passing, translated, unreachable
+
+T = TypeVar("T")
+
+CONNECTIONS_MAX = 16
+"""Most connections of one store in one process, beside the one that listens."""
+
+_GRACE_S = 0.25
+"""How much later than the server, which knows the same limit and says more, the client gives up by itself."""
+
+_PAUSE_S = 0.005
+_PAUSE_MAX_S = 0.25
+_IDLE_S_MAX = 300.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class Deadline(NamedTuple):
+    """The end of a call's time limit, on the monotonic clock."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        return cls(time.monotonic() + seconds)
+
+    def left_s(self) -> float:
+        """What is left, and a little when nothing is: a driver takes 0 for no limit at all."""
+        return max(self.at - time.monotonic(), 0.001)
+
+    def passed(self) -> bool:
+        return time.monotonic() >= self.at
+
+
+class Again(Exception):
+    """Nothing was committed and the work should run again."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that stops waiting for a server that says nothing."""
+
+    patience_until: float = math.inf
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().wait(_bounded(gen, self), *args, **kwargs)
+
+
+def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
+    """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a moment passed in silence."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > connection.patience_until:
+                raise NoAnswer("no answer within the time limit")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Connections:
+    """The connections of one store in this process."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._mutex = threading.Lock()
+        self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._pool: ConnectionPool[Connection] | None = None
+        self._closed = False
+        self._failures = 0
+
+    def connect(self) -> Connection:
+        """A connection beside the pool, for the caller to close. Raises errors of the tree."""
+        try:
+            raw = Connection.connect(self.address.conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise translated(self.address, error) from None
+        self._open_ones.add(raw)
+        return raw
+
+    def persist(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
+        """Do the work on a connection, and again when it was lost before it could take effect."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                with self._lent(deadline) as raw:
+                    return work(raw)
+            except Again:
+                if deadline.passed():
+                    raise out_of_time() from None
+            except psycopg.Error as error:
+                if not passing(error) or deadline.passed():
+                    raise translated(self.address, error) from None
+            time.sleep(min(pause_s, deadline.left_s()))
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def close(self) -> None:
+        """Close what is idle; what is lent out closes when it comes back."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close(_CLOSE_TIMEOUT_S)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections to the parent, and begin with none.
+
+        Closing one politely would end the parent's session. Their descriptors are replaced, or the server would not notice
+        the parent's death while this child lives; and the objects are made immortal, as the pool's finaliser would wait for
+        threads that are not here.
+        """
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for raw in list(self._open_ones):
+            with contextlib.suppress(psycopg.Error, OSError):
+                os.dup2(nowhere, raw.fileno(), inheritable=False)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))
+        os.close(nowhere)
+        if self._pool is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
+        was_closed = self._closed
+        self._begin_process()
+        self._closed = was_closed
+
+    @contextmanager
+    def _lent(self, deadline: Deadline) -> Iterator[Connection]:
+        pool = self._opened()
+        try:
+            raw = pool.getconn(deadline.left_s())
+        except PoolTimeout:
+            failures = pool.get_stats().get("connections_errors", 0)
+            known, self._failures = self._failures, failures
+            raise (unreachable(self.address, "no connection") if failures > known else out_of_time()) from None
+        raw.patience_until = deadline.at + _GRACE_S
+        try:
+            yield raw
+        finally:
+            _settle(raw)
+            raw.patience_until = math.inf
+            pool.putconn(raw)
+
+    def _opened(self) -> ConnectionPool[Connection]:
+        if self._closed:
+            raise closed()
+        if self._pool is None:
+            with self._mutex:
+                if self._pool is None:
+                    self._pool = self._open_pool()
+        return self._pool
+
+    def _open_pool(self) -> ConnectionPool[Connection]:
+        return ConnectionPool(
+            self.address.conninfo,
+            connection_class=Connection,
+            kwargs={"autocommit": True},
+            configure=self._open_ones.add,
+            min_size=1,
+            max_size=CONNECTIONS_MAX,
+            max_idle=_IDLE_S_MAX,
+            num_workers=2,
+            open=True,
+        )
+
+
+def _settle(raw: Connection) -> None:
+    """Leave no transaction open behind whatever ended the work."""
+    status = raw.pgconn.transaction_status
+    if status == TransactionStatus.IDLE:
+        return
+    if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        with contextlib.suppress(psycopg.Error):
+            raw.execute("ROLLBACK")
+            return
+    raw.close()

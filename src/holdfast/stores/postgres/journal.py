@@ -1,0 +1,48 @@
+"""Reading the journal so that nothing is skipped and nothing is read twice.
+
+Transactions commit in another order than that of their revisions. So entries are read in the order of the transactions that
+wrote them, and only those below the oldest transaction still running: nothing can appear before them any more. A cursor is
+the place of an entry in that order.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.connections import Connection
+
+_SELECT = (
+    "SELECT j.xid::text, revision, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
+    "FROM holdfast.journal AS j WHERE ns = %s AND j.xid < pg_snapshot_xmin(pg_current_snapshot())"
+)
+# A bare `xid` in ORDER BY would mean the text that is selected, in which 999 comes after 1000.
+_FORWARD = _SELECT + " AND (j.xid, revision) > (%s::xid8, %s) ORDER BY j.xid, revision LIMIT %s"
+_BACKWARD = _SELECT + " ORDER BY j.xid DESC, revision DESC LIMIT %s"
+
+
+def read(raw: Connection, namespace: str, place: Sequence[int], limit: int, *, reverse: bool) -> Batch:
+    """The entries behind a place (transaction and revision), or the last ones."""
+    if reverse:
+        rows = raw.execute(_BACKWARD, (namespace, limit)).fetchall()
+        return Batch([_entry(row) for row in rows], _cursor(rows[0][:2]) if rows else BEGINNING)
+    rows = raw.execute(_FORWARD, (namespace, str(place[0]), place[1], limit)).fetchall()
+    return Batch([_entry(row) for row in rows], _cursor(rows[-1][:2] if rows else place))
+
+
+def _cursor(place: Sequence[Any]) -> Cursor:
+    return f"{place[0]}.{place[1]}"
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    _, revision, at, actor, kind, subject, data = row
+    return Entry(
+        revision=revision,
+        at=schema.instant(at),
+        actor=actor,
+        kind=kind,
+        subject=subject,
+        data=msgspec.json.decode(data),
+    )

@@ -1,0 +1,74 @@
+"""Latches: advisory locks of a transaction, and the one message that takes them.
+
+A space in a scope is one lock, exclusive when it is latched whole and shared when only single rows of it are. A row is
+latched by the row's own lock; a key without a row by the lock of its stripe. There are STRIPES of those in a space, so that
+no transaction, however many keys it makes, can fill the server's table of locks.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Scope, spaces_of
+from holdfast.stores.postgres.connections import Deadline
+
+STRIPES = 1024
+
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""The server's clock, in microseconds: as a number it does not depend on the session's DateStyle and time zone."""
+
+
+@lru_cache(maxsize=4096)
+def space_key(namespace: str, space: str) -> int:
+    """The lock of a space."""
+    return _number("space", namespace, space)
+
+
+def stripe_key(namespace: str, space: str, key: str) -> int:
+    """The lock of a key that may have no row."""
+    stripe = _number("stripe", key) % STRIPES
+    return _number("key", namespace, space, str(stripe))
+
+
+def migration_key() -> int:
+    """The lock under which tables are made and changed."""
+    return _number("migration")
+
+
+def exclusive(keys: Iterable[int]) -> str:
+    """The statement that takes these locks, in one order for everyone."""
+    return "SELECT " + ", ".join(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys)))
+
+
+def shared(namespace: str, space: str) -> str:
+    """The statement that latches a space for work on single rows of it."""
+    return f"SELECT pg_advisory_xact_lock_shared({space_key(namespace, space)})"
+
+
+def of_scope(namespace: str, scope: Scope) -> str:
+    """The statement that latches a scope, in the one global order of spaces.
+
+    One statement for all, so that one time limit covers the sum of its waits.
+    """
+    whole = {space.name for space in scope if isinstance(space, Space)}
+    return "SELECT " + ", ".join(
+        f"pg_advisory_xact_lock{'' if space.name in whole else '_shared'}({space_key(namespace, space.name)})"
+        for space in spaces_of(scope)
+    )
+
+
+def begin(deadline: Deadline, *, durable: bool = True) -> list[str]:
+    """The statements that begin a transaction with what is left of a time limit."""
+    lazily = [] if durable else ["SET LOCAL synchronous_commit = off"]
+    return ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", limit(deadline), *lazily]
+
+
+def limit(deadline: Deadline) -> str:
+    """The statement that tells the server what is left of a time limit."""
+    return f"SET LOCAL statement_timeout = {max(int(deadline.left_s() * 1000), 1)}"
+
+
+def _number(*parts: str) -> int:
+    text = "\0".join(("holdfast", *parts)).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,162 @@
+"""Tables, versions and the sequence of revisions, all in schema `holdfast`.
+
+    meta      name -> number: `layout`
+    spaces    name -> schema version and indexes, as the program that last wrote it declared them
+    journal   one row an entry, with the transaction that wrote it
+    revision  the sequence that all revisions and tokens come from; uncached, so that it grows from session to session
+    s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
+
+Everything here runs inside a transaction that holds the migration lock.
+"""
+
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any
+
+from holdfast.kernel import token
+from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew, StoreUnavailable
+from holdfast.kernel.space import Space
+from holdfast.stores.postgres import latches
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.sql import Dialect, table_of
+
+DIALECT = Dialect(
+    mark="%s",
+    schema="holdfast.",
+    dump=lambda data: data.decode(),
+    for_update=" FOR UPDATE",
+    skip_locked=" FOR UPDATE SKIP LOCKED",
+)
+
+NEXT_REVISION = "nextval('holdfast.revision')"
+THIS_TRANSACTION = "pg_current_xact_id()::text"
+THIS_TRANSACTION_IF_ANY = "pg_current_xact_id_if_assigned()::text"
+
+_SERVER_VERSION_MIN = 130000
+_NAME_BYTES_MAX = 63
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_MIGRATIONS = (
+    (
+        "CREATE SCHEMA IF NOT EXISTS holdfast",
+        "CREATE TABLE holdfast.meta (name text PRIMARY KEY, number bigint NOT NULL)",
+        "INSERT INTO holdfast.meta (name, number) VALUES ('layout', 1)",
+        "CREATE TABLE holdfast.spaces (name text PRIMARY KEY, schema_version integer NOT NULL, indexes text NOT NULL)",
+        "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(), "
+        'ns text COLLATE "C" NOT NULL, at timestamptz NOT NULL, actor text NOT NULL, kind text NOT NULL, '
+        "subject text NOT NULL, data text NOT NULL)",
+        "CREATE INDEX journal_order ON holdfast.journal (ns, xid, revision)",
+        "CREATE SEQUENCE holdfast.revision AS bigint NO CYCLE CACHE 1 START WITH {start} MINVALUE {start}",
+    ),
+)
+LAYOUT_VERSION = len(_MIGRATIONS)
+
+
+def instant(microseconds: int) -> datetime:
+    """A number of `latches.NOW` as an aware instant."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def migrate(raw: Connection) -> None:
+    """Bring the layout up to this program's. Raises StoreUnavailable for a server that cannot be used, SchemaTooNew for a
+    newer layout."""
+    _refuse_unfit(raw)
+    if _layout(raw) == LAYOUT_VERSION:
+        return
+    with raw.transaction():
+        raw.execute(latches.exclusive([latches.migration_key()]))
+        found = _layout(raw)
+        now = raw.execute(f"SELECT {latches.NOW}").fetchall()[0][0]
+        start = token.first(token.next_era(0, instant(now))) + 1
+        for statements in _MIGRATIONS[found:]:
+            for statement in statements:
+                raw.execute(statement.format(start=start).encode())
+
+
+def is_current(raw: Connection, space: Space[Any]) -> bool:
+    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
+    found = raw.execute("SELECT schema_version, indexes FROM holdfast.spaces WHERE name = %s", (space.name,)).fetchone()
+    if found is not None and found[0] > space.schema_version:
+        raise SchemaTooNew(
+            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
+            f"{space.schema_version}): use a newer holdfast",
+            space=space.name,
+            version=found[0],
+        )
+    return found is not None and found == (space.schema_version, _signature(space))
+
+
+def declare(raw: Connection, space: Space[Any]) -> None:
+    """Make the space's table, or bring its indexes up to date."""
+    table = table_of(space, DIALECT)
+    bare = table.name.removeprefix(DIALECT.schema)
+    for name in (bare, *table.columns):
+        if len(name) > _NAME_BYTES_MAX:
+            raise InvalidValue(f"PostgreSQL cuts names after {_NAME_BYTES_MAX} bytes, and {name} is longer: shorten it")
+    raw.execute(
+        f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
+        "rev bigint NOT NULL, value text NOT NULL, PRIMARY KEY (ns, key))".encode()
+    )
+    # Writers of all namespaces wait until the indexes are true again; readers do not.
+    raw.execute(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE".encode())
+    for column in table.columns:
+        raw.execute(f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {column} bytea".encode())
+        raw.execute(
+            f"CREATE INDEX IF NOT EXISTS {_index_name(bare, column)} ON {table.name} (ns, {column}, key) "
+            f"WHERE {column} IS NOT NULL".encode()
+        )
+    _reindex(raw, space)
+    raw.execute(
+        "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) ON CONFLICT (name) DO UPDATE "
+        "SET schema_version = excluded.schema_version, indexes = excluded.indexes",
+        (space.name, space.schema_version, _signature(space)),
+    )
+
+
+def _reindex(raw: Connection, space: Space[Any]) -> None:
+    table = table_of(space, DIALECT)
+    if not table.columns:
+        return
+    sets = ", ".join(f"{column} = %s" for column in table.columns)
+    placed = []
+    for ns, key, value in raw.execute(f"SELECT ns, key, value FROM {table.name}".encode()).fetchall():
+        try:
+            placed.append((*space.index_keys(space.decode(key, value)), ns, key))
+        except RecordInvalid:
+            # It stays where `holdfast store check` finds it, and hides no other.
+            continue
+    raw.cursor().executemany(f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed)
+
+
+def _refuse_unfit(raw: Connection) -> None:
+    encoding = raw.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreUnavailable(
+            f"the database's encoding is {encoding}, and Holdfast's text is UTF-8: create one with ENCODING 'UTF8'",
+            outcome="none",
+        )
+    if raw.info.server_version < _SERVER_VERSION_MIN:
+        raise StoreUnavailable("PostgreSQL 13 is the oldest that Holdfast works with: upgrade the server", outcome="none")
+
+
+def _layout(raw: Connection) -> int:
+    if not raw.execute("SELECT to_regclass('holdfast.meta') IS NOT NULL").fetchall()[0][0]:
+        return 0
+    found = int(raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0])
+    if found > LAYOUT_VERSION:
+        raise SchemaTooNew(
+            f"schema holdfast has layout {found} and this program knows up to {LAYOUT_VERSION}: use a newer holdfast",
+            version=found,
+        )
+    return found
+
+
+def _index_name(table: str, column: str) -> str:
+    name = f"{table}_{column}"
+    if len(name) <= _NAME_BYTES_MAX:
+        return name
+    return f"{name[:40]}_{blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
+def _signature(space: Space[Any]) -> str:
+    return ",".join(space.indexes)

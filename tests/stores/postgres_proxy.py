@@ -1,0 +1,92 @@
+"""A man in the middle who loses connections at the worst moment."""
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+_READY = b"Z\x00\x00\x00\x05I"
+
+
+class Proxy:
+    """Stands between a store and the server; `lose` says what to do with the next message that commits.
+
+    `before`: the server never gets it. `after`: the server has done it, but its answer is lost. `for_good`: as after, and
+    nobody gets through any more.
+    """
+
+    def __init__(self, server: Path) -> None:
+        self._server = str(server / ".s.PGSQL.5432")
+        self.folder = Path(tempfile.mkdtemp(prefix="hfpx-"))
+        self._path = str(self.folder / ".s.PGSQL.5432")
+        self.lose = ""
+        self.lost = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._path)
+        self._listener.listen(64)
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets = {self._listener}
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        for end in list(self._sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+        os.unlink(self._path)
+        self.folder.rmdir()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.lost and self.lose == "for_good":
+                client.close()
+                continue
+            thread = threading.Thread(target=self._serve, args=(client,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._server)
+            self._sockets |= {client, server}
+            back = threading.Thread(target=self._back, args=(client, server))
+            back.start()
+            with contextlib.suppress(OSError):
+                while data := client.recv(65536):
+                    if self.lose and b"COMMIT\0" in data and not self.lost:
+                        self.lost = 1
+                        if self.lose == "before":
+                            break
+                        self.lost = 2
+                    server.sendall(data)
+            self._end(client, server)
+            back.join()
+            self._sockets -= {client, server}
+
+    def _back(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if self.lost == 2:
+                    # The whole answer is here when the server says it is ready again.
+                    while not data.endswith(_READY):
+                        data += server.recv(65536)
+                    self.lost = 3
+                    if self.lose == "for_good":
+                        self._end(*self._sockets - {self._listener})
+                    break
+                client.sendall(data)
+        self._end(client, server)
+
+    def _end(self, *ends: socket.socket) -> None:
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,130 @@
+"""A real PostgreSQL for the tests, in a temporary folder of its own.
+
+It listens on a socket in that folder alone, so that nothing else on the machine can meet it, and runs as a user that is not
+root, as PostgreSQL insists.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+# What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
+# back, as any open transaction does. What survives a power loss is not asked here.
+_SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "autovacuum": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "200",
+    "deadlock_timeout": "50ms",
+}
+_START_TIMEOUT_S = 60
+_numbers = count(1)
+
+
+def binaries() -> Path | None:
+    """The folder of initdb and postgres, of the newest version that is installed."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if found:
+        return max(found, key=lambda path: float(path.parent.name))
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+class Server:
+    """A server that runs. `url` is that of its first database."""
+
+    def __init__(self, folder: Path, binaries: Path, user: dict[str, int]) -> None:
+        self.folder = folder
+        self._binaries = binaries
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"postgresql://holdfast@/postgres?host={folder}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        log = (self.folder / "log").open("ab")
+        command = [self._binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
+        with log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._user)
+        ready = [self._binaries / "pg_isready", "-q", "-h", self.folder]
+        for _ in range(_START_TIMEOUT_S * 20):
+            if subprocess.run(ready, check=False).returncode == 0:
+                return
+            try:
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            break
+        raise RuntimeError(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Stop it at once, ending all connections."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(_START_TIMEOUT_S)
+            self._process = None
+
+    def database(self) -> str:
+        """Make a new, empty database and return its URL."""
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy".encode())
+        return f"postgresql://holdfast@/{name}?host={self.folder}"
+
+    def drop(self, url: str) -> None:
+        """Remove a database, with whoever is still connected."""
+        name = url.partition("@/")[2].partition("?")[0]
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Run a server for the block; skip the test, or fail it in CI, where there is none to run."""
+    found = binaries()
+    if found is None:
+        message = "no PostgreSQL here: apt-get install postgresql"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    user = _user()
+    # Not pytest's folder: that is closed to other users, and too long for the name of a socket.
+    folder = Path(tempfile.mkdtemp(prefix="hfpg-"))
+    try:
+        if user:
+            os.chown(folder, user["user"], user["group"])
+        make = [found / "initdb", "-D", folder / "data", "-U", "holdfast", "-E", "UTF8", "--no-sync", "--auth=trust"]
+        subprocess.run([*make, "--locale=C.UTF-8"], check=True, capture_output=True, cwd=folder, **user)
+        server = Server(folder, found, user)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _user() -> dict[str, int]:
+    """Whom to run as: ourselves, but never root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid}
+    return {"user": 65534, "group": 65534}

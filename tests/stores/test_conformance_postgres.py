@@ -1,0 +1,21 @@
+"""The shipped suite over PostgreSQL, and the pinned list of what it skips."""
+
+import pytest
+
+from holdfast.testing.conformance import LATCHED, PERSISTENT, SHARED, StoreConformance, skipped_by
+from tests.stores.harnesses_postgres import PostgresHarness
+
+# Not CLOCKED: the database's clock decides.
+POSTGRES = frozenset({SHARED, PERSISTENT, LATCHED})
+
+
+class TestPostgres(StoreConformance):
+    capabilities = POSTGRES
+
+    @pytest.fixture
+    def harness(self, postgres_url: str) -> PostgresHarness:
+        return PostgresHarness(postgres_url)
+
+
+def test_the_skips_are_pinned() -> None:
+    assert skipped_by(POSTGRES) == ["test_now_is_the_passed_clock", "test_trim_keeps_what_is_asked_and_the_newest"]

@@ -1,0 +1,554 @@
+"""What only a database across a network can do to a store."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.kernel.errors import InvalidValue, LockTimeout, SchemaTooNew, StoreUnavailable, Unavailable
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
+from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.testing import faults
+from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, append, heard, increment, put, take_all
+from tests.stores import postgres_server
+from tests.stores.postgres_proxy import Proxy
+from tests.stores.postgres_server import Server, running
+
+SECRET = "s3cr3t-w0rd"
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(open_postgres(postgres_url)) as store:
+        yield store
+
+
+@pytest.fixture
+def proxy(postgres_server: Server) -> Iterator[Proxy]:
+    with closing(Proxy(postgres_server.folder)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def distant(postgres_server: Server, postgres_url: str, proxy: Proxy) -> Iterator[PostgresStore]:
+    """A store behind the proxy, on the same database as `store`."""
+    with closing(open_postgres(postgres_url.replace(str(postgres_server.folder), str(proxy.folder)))) as store:
+        put(store, "sum")
+        yield store
+
+
+def terminate(url: str) -> int:
+    """End all sessions of a database from the server's side, and return how many there were."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return len(
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchall()
+        )
+
+
+def once(action: Any) -> Any:
+    """An action of a fault point that happens the first time only."""
+    done: list[str] = []
+
+    def act(point: str) -> None:
+        if not done:
+            done.append(point)
+            action()
+
+    return act
+
+
+def total(store: PostgresStore) -> int:
+    row = store.get(THINGS, "sum")
+    assert row is not None
+    return row.record.rank
+
+
+# --- the journal ---
+
+
+def test_a_follower_sees_every_entry_once_while_eight_threads_write(store: PostgresStore) -> None:
+    writers, each = 8, 40
+    done = threading.Event()
+
+    def write(number: int) -> None:
+        for i in range(each):
+
+            def body(tx: Tx, i: int = i) -> None:
+                # The revision is taken long before the commit, so that commits come in another order.
+                for part in range(3):
+                    tx.append(actor="t", kind="k", subject=f"{number}.{i}.{part}")
+                tx.get(THINGS, f"w{number}")
+                tx.put(THINGS, f"w{number}", Thing(rank=i))
+
+            store.transact(body, scope=[rows(THINGS)])
+
+    def follow() -> list[str]:
+        seen: list[str] = []
+        cursor = BEGINNING
+        with store.listen([JOURNAL_TOPIC]) as ears:
+            while True:
+                last = done.is_set()
+                while (batch := store.journal(cursor, limit=7)).entries:
+                    seen += [entry.subject for entry in batch.entries]
+                    cursor = batch.cursor
+                if last:
+                    return seen
+                ears.wait(0.05)
+
+    put(store, "warm")
+    with ThreadPoolExecutor(writers + 2) as pool:
+        followers = [pool.submit(follow) for _ in range(2)]
+        for future in [pool.submit(write, number) for number in range(writers)]:
+            future.result(PATIENCE_S)
+        done.set()
+        for follower in followers:
+            seen = follower.result(PATIENCE_S)
+            assert len(seen) == len(set(seen)) == writers * each * 3
+            for number in range(writers):
+                mine = [subject for subject in seen if subject.startswith(f"{number}.")]
+                assert mine == [f"{number}.{i}.{part}" for i in range(each) for part in range(3)]
+
+
+def test_an_entry_waits_for_older_transactions_that_are_still_open(store: PostgresStore, postgres_url: str) -> None:
+    append(store, "first")
+    with psycopg.connect(postgres_url) as older:
+        older.execute("SELECT pg_current_xact_id()")
+        append(store, "second")
+        batch = store.journal()
+        assert [entry.subject for entry in batch.entries] == ["first"]
+        assert [entry.subject for entry in store.journal(reverse=True).entries] == ["first"]
+        older.rollback()
+        assert [entry.subject for entry in store.journal(batch.cursor).entries] == ["second"]
+
+
+def test_transactions_are_ordered_as_numbers(store: PostgresStore, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        for revision, xid in [(3, "10"), (1, "9"), (2, "100"), (4, "10")]:
+            connection.execute(
+                "INSERT INTO holdfast.journal (revision, xid, ns, at, actor, kind, subject, data) "
+                "VALUES (%s, %s::xid8, 'default', now(), 't', 'k', %s, '{}')",
+                (revision, xid, xid),
+            )
+    assert [entry.revision for entry in store.journal().entries] == [1, 3, 4, 2]
+    assert [entry.revision for entry in store.journal("9.1").entries] == [3, 4, 2]
+    assert [entry.revision for entry in store.journal(limit=2, reverse=True).entries] == [2, 4]
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1.", ".1", "1.x", "-1.2", "1.2.3", "9" * 30 + ".1", "1." + "9" * 19, "²1.1"])
+def test_a_bad_cursor_is_refused(store: PostgresStore, cursor: str) -> None:
+    with pytest.raises(InvalidValue, match="cursor"):
+        store.journal(cursor)
+
+
+def test_trim_keeps_what_is_asked_and_the_newest(store: PostgresStore) -> None:
+    for i in range(10):
+        append(store, f"s{i}")
+    at = [entry.at for entry in store.journal().entries]
+    hour = timedelta(hours=1)
+
+    def trim(keep: int, before: Any) -> int:
+        return store.transact(lambda tx: tx.trim(keep=keep, before=before), scope=[])
+
+    def left() -> list[str]:
+        return [entry.subject for entry in store.journal().entries]
+
+    assert trim(100, at[0] - hour) == 0
+    assert trim(6, at[0] - hour) == 4
+    assert left() == [f"s{i}" for i in range(4, 10)]
+    assert trim(100, at[7]) == 3
+    assert left() == ["s7", "s8", "s9"]
+    assert trim(1, at[0]) == 2
+    assert trim(100, at[9] + hour) == 0
+    assert left() == ["s9"]
+
+
+# --- a commit whose connection is lost ---
+
+
+@pytest.mark.parametrize("point", ["postgres.commit.before", "postgres.commit.after", "postgres.write"])
+def test_work_is_done_once_when_its_session_is_ended(store: PostgresStore, postgres_url: str, point: str) -> None:
+    put(store, "sum")
+    with faults.at_point(point, once(lambda: terminate(postgres_url))):
+        increment(store)
+    assert total(store) == 1
+    with faults.at_point(point, once(lambda: terminate(postgres_url))):
+        token = store.put_new(THINGS, [("lock", Thing())])
+    row = store.get(THINGS, "lock")
+    assert token is not None and row is not None and row.revision == token
+    with faults.at_point(point, once(lambda: terminate(postgres_url))):
+        assert store.delete_if(THINGS, ["lock"], token) == 1
+    assert store.get(THINGS, "lock") is None
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_a_lost_commit_is_looked_up_and_done_once(distant: PostgresStore, proxy: Proxy, lose: str) -> None:
+    proxy.lose = lose
+    increment(distant)
+    assert proxy.lost in (1, 3)
+    assert total(distant) == 1
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_a_hot_path_lost_at_its_commit_tells_the_truth(distant: PostgresStore, proxy: Proxy, lose: str) -> None:
+    proxy.lose = lose
+    token = distant.put_new(THINGS, [("lock", Thing())])
+    row = distant.get(THINGS, "lock")
+    assert token is not None and row is not None and row.revision == token
+    proxy.lost = 0
+    assert distant.delete_if(THINGS, ["lock"], token) == 1
+    assert proxy.lost in (1, 3)
+    assert distant.get(THINGS, "lock") is None
+
+
+def test_a_commit_that_cannot_be_looked_up_is_called_unknown(
+    distant: PostgresStore, store: PostgresStore, proxy: Proxy
+) -> None:
+    proxy.lose = "for_good"
+
+    def body(tx: Tx) -> None:
+        tx.put(THINGS, "a", Thing())
+
+    with pytest.raises(StoreUnavailable, match="look before you repeat") as caught:
+        distant.transact(body, scope=[THINGS], timeout_s=1.0)
+    assert caught.value.fields["outcome"] == "unknown"
+    assert store.get(THINGS, "a") is not None
+
+
+def test_a_body_that_swallows_a_failure_is_not_taken_for_committed(store: PostgresStore, postgres_url: str) -> None:
+    put(store, "sum")
+    runs = []
+
+    def body(tx: Tx) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            terminate(postgres_url)
+        with suppress(Exception):
+            tx.put(THINGS, "sum", Thing(rank=5))
+
+    store.transact(body, scope=[THINGS])
+    assert len(runs) == 2
+    assert total(store) == 5
+
+
+# --- servers that are gone, silent or wrong ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://user:{SECRET}@127.0.0.1:1/nowhere",
+        f"postgresql://user@127.0.0.1:1/nowhere?password={SECRET}",
+        f"postgresql://user:{SECRET}@no-such-host.invalid/nowhere",
+    ],
+)
+def test_an_unreachable_server_is_named_without_the_password(url: str) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        open_postgres(url)
+    assert caught.value.fields["outcome"] == "none"
+    assert SECRET not in repr(caught.value) + str(caught.value.fields)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://user:{SECRET}:{SECRET}@host:port/x",
+        f"postgresql://user:p@{SECRET}@host/x",
+        f"postgresql://user:{SECRET}@host/x?nosuch=1",
+        f"postgresql://user:{SECRET}@[::1/x",
+        f"mysql://user:{SECRET}@host/x",
+    ],
+)
+def test_a_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises((InvalidValue, StoreUnavailable)) as caught:
+        open_postgres(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_message_that_repeats_the_password_is_redacted() -> None:
+    address = Address(f"postgresql://user:{SECRET}@host/x")
+    assert SECRET not in address.redacted(f"no such role {SECRET}") + str(address)
+
+
+def test_a_missing_database_is_said_so(postgres_server: Server) -> None:
+    with pytest.raises(StoreUnavailable, match="no-such-database"):
+        open_postgres(postgres_server.url.replace("/postgres", "/no-such-database"))
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.stores.postgres.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[postgres\]'"):
+        open_postgres("postgresql://host/x")
+
+
+def test_a_newer_layout_is_refused(store: PostgresStore, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE holdfast.meta SET number = 99")
+    with pytest.raises(SchemaTooNew, match="newer"):
+        open_postgres(postgres_url)
+
+
+def test_a_database_of_another_encoding_is_refused(postgres_server: Server) -> None:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE odd TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with pytest.raises(StoreUnavailable, match="UTF-8"):
+        open_postgres(postgres_server.url.replace("/postgres", "/odd"))
+
+
+def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> None:
+    with running() as server, closing(open_postgres(server.url)) as store:
+        put(store, "sum")
+        with store.listen(["topic"]) as ears:
+            server.stop()
+            started = time.monotonic()
+            with pytest.raises(Unavailable) as caught:
+                store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.3)
+            assert caught.value.fields["outcome"] == "none"
+            assert time.monotonic() - started < 5
+            with ThreadPoolExecutor(1) as pool:
+                # Begun while there is no server; it waits for one within its time limit.
+                patient = pool.submit(
+                    store.transact, lambda tx: tx.put(THINGS, "c", Thing()), scope=[THINGS], timeout_s=PATIENCE_S
+                )
+                server.start()
+                patient.result(PATIENCE_S)
+            assert heard(ears)
+            store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
+            assert heard(ears)
+        assert store.get(THINGS, "b") is None
+        assert store.get(THINGS, "c") is not None
+
+
+def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresStore, postgres_url: str) -> None:
+    stopped: list[int] = []
+
+    def silence() -> None:
+        with psycopg.connect(postgres_url) as connection:
+            stopped.extend(
+                row[0]
+                for row in connection.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                ).fetchall()
+            )
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+
+    put(store, "a")
+    started = time.monotonic()
+    try:
+        with faults.at_point("postgres.commit.before", once(silence)), pytest.raises(StoreUnavailable) as caught:
+            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.5)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert caught.value.fields["outcome"] == "unknown"
+    assert time.monotonic() - started < 5
+
+
+# --- rows ---
+
+
+def test_records_that_are_not_there_yet_are_latched_too(store: PostgresStore) -> None:
+    """Two that both find nothing and both put: the second must have seen the first."""
+    barrier = threading.Barrier(8)
+
+    def work(_: int) -> None:
+        barrier.wait(PATIENCE_S)
+
+        def body(tx: Tx) -> None:
+            row = tx.get(THINGS, "sum")
+            tx.put(THINGS, "sum", Thing(rank=row.record.rank + 1 if row else 1))
+
+        store.transact(body, scope=[rows(THINGS)])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert total(store) == 8
+
+
+def test_crossed_waits_end_and_both_are_done(store: PostgresStore) -> None:
+    put(store, "a", Thing(rank=0))
+    put(store, "b", Thing(rank=0))
+    barrier = threading.Barrier(2)
+
+    def work(keys: list[str]) -> None:
+        met: list[int] = []
+
+        def body(tx: Tx) -> None:
+            for key in keys:
+                row = tx.get(THINGS, key)
+                assert row is not None
+                tx.put(THINGS, key, Thing(rank=row.record.rank + 1))
+                tx.count(THINGS)
+                if not met:
+                    met.append(1)
+                    barrier.wait(PATIENCE_S)
+
+        store.transact(body, scope=[rows(THINGS)])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, [["a", "b"], ["b", "a"]]))
+    found = [store.get(THINGS, key) for key in "ab"]
+    assert [row and row.record.rank for row in found] == [2, 2]
+
+
+def test_tokens_of_one_key_only_grow_under_contention(store: PostgresStore) -> None:
+    """Taken and given back by hot paths and by transactions whose revision is older than their latch."""
+    given: list[int] = []
+    mutex = threading.Lock()
+    held = threading.Semaphore(1)
+
+    def hot(_: int) -> None:
+        for _ in range(40):
+            token = store.put_new(THINGS, [("lock", Thing())])
+            if token is not None:
+                assert held.acquire(blocking=False)
+                with mutex:
+                    given.append(token)
+                held.release()
+                assert store.delete_if(THINGS, ["lock"], token) == 1
+
+    def general(number: int) -> None:
+        for _ in range(40):
+
+            def body(tx: Tx) -> int | None:
+                revision = tx.revision
+                tx.append(actor="t", kind="k", subject="s")
+                if tx.get(THINGS, "lock") is not None:
+                    return None
+                tx.put(THINGS, "lock", Thing())
+                return revision
+
+            token = store.transact(body, scope=[rows(THINGS)])
+            if token is not None:
+                assert held.acquire(blocking=False)
+                with mutex:
+                    given.append(token)
+                held.release()
+                assert store.delete_if(THINGS, ["lock"], token) == 1
+
+    with ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(hot, i) for i in range(3)] + [pool.submit(general, i) for i in range(3)]
+        for future in futures:
+            future.result(PATIENCE_S)
+    assert given == sorted(set(given))
+    assert given
+
+
+def test_claims_do_not_wait_for_each_other(store: PostgresStore) -> None:
+    for i in range(2):
+        put(store, f"k{i}", Thing(owner="x", rank=i))
+    inside, leave = threading.Event(), threading.Event()
+
+    def dawdle(tx: Tx) -> str:
+        row = tx.take_first(THINGS, "place", ("x",))
+        assert row is not None
+        inside.set()
+        leave.wait(PATIENCE_S)
+        tx.put(THINGS, row.key, Thing())
+        return row.key
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(store.transact, dawdle, scope=[rows(THINGS)])
+        assert inside.wait(PATIENCE_S)
+        assert take_all(store) == ["k1"]
+        with pytest.raises(LockTimeout):
+            store.transact(lambda tx: tx.get(THINGS, "k0"), scope=[rows(THINGS)], timeout_s=0.1)
+        leave.set()
+        assert slow.result(PATIENCE_S) == "k0"
+
+
+def test_a_transaction_of_many_new_records_keeps_one_revision(store: PostgresStore) -> None:
+    def body(tx: Tx) -> int:
+        for i in range(300):
+            tx.put(OTHERS, f"k{i:03}", Thing(rank=i))
+        return tx.revision
+
+    revision = store.transact(body, scope=[rows(OTHERS)])
+    found = store.read(lambda tx: tx.range(OTHERS), scope=[OTHERS])
+    assert [row.record.rank for row in found] == list(range(300))
+    assert {row.revision for row in found} == {revision}
+
+
+# --- other matters ---
+
+
+def test_text_that_no_database_keeps_is_refused(store: PostgresStore) -> None:
+    for subject in ("a\0b", "\ud800"):
+        with pytest.raises(InvalidValue):
+            append(store, subject)
+        assert store.get(THINGS, subject) is None
+    assert store.journal().entries == []
+
+
+def test_long_and_odd_topics_are_heard(store: PostgresStore) -> None:
+    for topic in ("x" * 10_000, "new\nline", "\ud800", "日本"):
+        with store.listen([topic]) as ears:
+            store.transact(lambda tx, topic=topic: tx.notify(topic), scope=[])
+            assert heard(ears)
+
+
+def test_a_lazy_transaction_is_lazy_and_the_next_is_not(store: PostgresStore) -> None:
+    def setting(tx: Tx) -> str:
+        return str(tx.rows("SHOW synchronous_commit", ())[0][0])  # type: ignore[attr-defined]
+
+    assert store.transact(setting, scope=[THINGS], durable=False) == "off"
+    assert store.transact(setting, scope=[THINGS]) == "on"
+
+
+def test_a_child_does_not_keep_its_dead_parents_latch(store: PostgresStore, postgres_url: str) -> None:
+    """The server notices a death by the end of the connection, of which a forked child has a copy."""
+    put(store, "a")
+    ready, started = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        own = open_postgres(postgres_url)
+
+        def body(tx: Tx) -> None:
+            tx.put(THINGS, "half", Thing())
+            tx.count(THINGS)
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            os.write(started, child.to_bytes(4, "big"))
+            signal.pause()
+
+        own.transact(body, scope=[THINGS])
+        os._exit(0)
+    child = int.from_bytes(os.read(ready, 4), "big")
+    try:
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        assert put(store, "b") > 0
+        assert store.get(THINGS, "half") is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(ready)
+        os.close(started)
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_machine_without_a_server_skips_by_name_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setattr(postgres_server, "binaries", lambda: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="PostgreSQL"), running():
+        pass
