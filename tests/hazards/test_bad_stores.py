@@ -1,5 +1,6 @@
 """Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost, nothing half-written."""
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -24,7 +25,6 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.store import Tx
 from holdfast.stores.sqlite import database, filesystem, upkeep
-from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -444,19 +444,18 @@ def test_a_checkpoint_that_gets_no_turn_does_not_fail_the_change_it_comes_after(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
+    monkeypatch.setattr(database, "_TIDY_EVERY", 1)
     store = _open(path)
-    in_the_way = Gate(path.with_name("store.sqlite-gate"))
-    entered: list[str] = []
+    blocked = os.open(path.with_name("store.sqlite-gate"), os.O_RDWR)
 
     def block(point: str) -> None:
-        in_the_way.enter(30)
-        entered.append(point)
+        fcntl.flock(blocked, fcntl.LOCK_EX)
 
+    met = faults.recorded(lambda: put(store, "first"))
     with faults.at_point("sqlite.checkpoint.between", block):
         assert put(store, "a") > 0
-    assert entered == ["sqlite.checkpoint.between"]
-    in_the_way.leave()
-    in_the_way.close()
+    assert "sqlite.checkpoint.between" in met
+    os.close(blocked)
     assert store.get(THINGS, "a") is not None
     store.close()
 

@@ -81,7 +81,11 @@ def test_every_setting_and_variable_is_documented() -> None:
     from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, Settings
 
     page = (ROOT / "docs" / "settings.md").read_text()
-    names = [*ENVIRONMENT, *(f.name for f in fields(Settings) if f.name != "journal"), *(f.name for f in fields(JournalSettings))]
+    names = [
+        *ENVIRONMENT,
+        *(f.name for f in fields(Settings) if f.name != "journal"),
+        *(f.name for f in fields(JournalSettings)),
+    ]
     assert [name for name in names if f"`{name}`" not in page and f"`journal.{name}`" not in page] == []
 
 

@@ -1,13 +1,29 @@
 """What every store checks of a call before it touches anything."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
-from holdfast.kernel.space import Space
-from holdfast.kernel.store import BEGINNING, Cursor
+from holdfast.kernel.space import Rows, Space
+from holdfast.kernel.store import BEGINNING, Cursor, spaces_of
+
+
+class Plan(NamedTuple):
+    """What a store must know of a scope."""
+
+    spaces: list[Space[Any]]
+    names: frozenset[str]
+    volatile: bool
+
+
+@lru_cache(maxsize=1024)
+def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
+    """A scope worked out, once for all its transactions. Raises InvalidValue for one that mixes volatile and durable."""
+    spaces = spaces_of(scope)
+    return Plan(spaces, frozenset(space.name for space in spaces), same_residence(spaces))
 
 
 def same_residence(spaces: Sequence[Space[Any]]) -> bool:

@@ -15,13 +15,12 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.kernel import faults
-from holdfast.kernel.errors import LockTimeout, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.gate import Gate
@@ -33,6 +32,7 @@ T = TypeVar("T")
 CHECKPOINT_FRAMES = 2000
 """The log is copied into the database and begun anew when it has this many pages (8 MB)."""
 
+_TIDY_EVERY = 8
 _PAGE_BYTES_MIN = 512
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
@@ -44,6 +44,7 @@ class Connection:
     def __init__(self, raw: sqlite3.Connection, log: Log) -> None:
         self.raw = raw
         self.log = log
+        self.changes = 0
 
     def close(self) -> None:
         """Close the descriptor first: it must not outlive the connection that pins the log."""
@@ -51,14 +52,34 @@ class Connection:
         self.raw.close()
 
 
+class Lent:
+    """A connection for the block of a `with`. A class of its own, since this is on the way of every single call."""
+
+    __slots__ = ("_connection", "_database", "_generation")
+
+    def __init__(self, database: "Database", connection: Connection, generation: int) -> None:
+        self._database = database
+        self._connection = connection
+        self._generation = generation
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise self._database.failed(self._connection, error) from None
+        self._database.give_back(self._connection, self._generation)
+
+
 class Database:
-    """A file of a store. `create` fills a new one, inside its first transaction; `failed` is told of SQLite's errors."""
+    """A file of a store. `create` fills a new one, inside its first transaction; `forget` is told of SQLite's
+    errors."""
 
     def __init__(
-        self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None], failed: Callable[[], None]
+        self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None], forget: Callable[[], None]
     ) -> None:
         self.path = path
-        self._failed = failed
+        self._forget = forget
         self._synced = synced
         self._create = create
         self._begin_process()
@@ -76,55 +97,44 @@ class Database:
         self._open_ones: set[Connection] = set()
         self._generation = 0
 
-    @contextmanager
-    def connection(self, timeout_s: float) -> Iterator[Connection]:
-        """Lend a connection for the block. SQLite's errors leave it as errors of the tree."""
+    def connection(self, timeout_s: float) -> "Lent":
+        """Lend a connection for a `with` block. SQLite's errors leave it as errors of the tree."""
         generation = self._generation
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = self._open(timeout_s)
-        try:
-            yield connection
-        except sqlite3.Error as error:
-            self._close(connection)
-            self._failed()
-            raise translated(self.path, error) from None
-        except BaseException:
-            self._give_back(connection, generation)
-            raise
-        self._give_back(connection, generation)
+        return Lent(self, connection, generation)
 
-    @contextmanager
-    def turn(self, timeout_s: float, *, sleepy: bool = False) -> Iterator[None]:
-        """Hold the gate for the block: no other writer of any process is inside. For `sleepy` see Gate.leave."""
+    def alone(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
+        """Do the work inside the gate: no other writer of any process is. For `sleepy` see Gate.run."""
         faults.reach("sqlite.gate.before")
-        self._gate.enter(timeout_s)
-        try:
-            faults.reach("sqlite.gate.after")
-            yield
-        finally:
-            self._gate.leave(sleepy=sleepy and self._synced)
+        return self._gate.run(work, timeout_s, sleepy=sleepy and self._synced)
 
-    @contextmanager
-    def writing(self, connection: Connection, timeout_s: float, *, sleepy: bool = False) -> Iterator[None]:
-        """Hold the gate and a write transaction for the block; commit at its end, roll back if it raises."""
+    def write(self, connection: Connection, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
+        """Do the work inside the gate and a transaction; commit at its end, roll back if it raises."""
         deadline = time.monotonic() + timeout_s
-        with self.turn(timeout_s, sleepy=sleepy):
-            self._persist(lambda: connection.raw.execute("BEGIN IMMEDIATE"), deadline)
+        raw = connection.raw
+
+        def transaction() -> T:
+            faults.reach("sqlite.gate.after")
+            self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
             try:
-                yield
+                result = work()
                 faults.reach("sqlite.commit.before")
                 try:
-                    connection.raw.execute("COMMIT")
+                    raw.execute("COMMIT")
                 except sqlite3.Error as error:
                     raise translated(self.path, error, committing=True) from None
                 faults.reach("sqlite.commit.after")
+                return result
             except BaseException:
-                if connection.raw.in_transaction:
+                if raw.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
-                        connection.raw.execute("ROLLBACK")
+                        raw.execute("ROLLBACK")
                 raise
+
+        return self.alone(transaction, timeout_s, sleepy=sleepy)
 
     def settle(self, connection: Connection) -> None:
         """Return once everything committed so far survives a power loss."""
@@ -143,21 +153,37 @@ class Database:
 
     def tidy(self, connection: Connection) -> None:
         """Checkpoint the log when it has grown to its bound. Never fails the transaction it comes after."""
-        if not connection.log.reaches(CHECKPOINT_FRAMES):
+        connection.changes += 1
+        if connection.changes % _TIDY_EVERY or not connection.log.reaches(CHECKPOINT_FRAMES):
             return
-        with contextlib.suppress(sqlite3.Error):
+        raw = connection.raw
+
+        def checkpoint() -> bool:
+            return not raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[0]
+
+        with contextlib.suppress(sqlite3.Error, LockTimeout):
             # Most of the work happens outside the gate, while others go on writing.
-            blocked, _, _ = connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if blocked:
-                return
-            faults.reach("sqlite.checkpoint.between")
-            # The few frames that came meanwhile: with none left, the next writer begins the log anew instead of growing it.
-            with contextlib.suppress(LockTimeout), self.turn(_BUSY_SLEEP_MAX_S):
-                connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if checkpoint():
+                faults.reach("sqlite.checkpoint.between")
+                # The few frames that came meanwhile: with none left, the next writer begins the log anew.
+                self.alone(checkpoint, _BUSY_SLEEP_MAX_S)
 
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
         """Run one read, again if another connection was just recovering or closing the log."""
         return self._persist(lambda: work(connection.raw), time.monotonic() + timeout_s)
+
+    def give_back(self, connection: Connection, generation: int) -> None:
+        """Take a connection back that was lent in a generation; an older one, or one in doubt, is closed."""
+        if generation == self._generation and not connection.raw.in_transaction:
+            self._idle.append(connection)
+        else:
+            self._close(connection)
+
+    def failed(self, connection: Connection, error: sqlite3.Error) -> HoldfastError:
+        """Take a connection back that SQLite failed on, and say what that means."""
+        self._close(connection)
+        self._forget()
+        return translated(self.path, error)
 
     def close(self) -> None:
         """Close what is idle and the gate; what is lent out closes when it comes back."""
@@ -216,17 +242,17 @@ class Database:
             mode = self._persist(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
             if mode == "wal":
                 return
-        self._gate.enter(max(deadline - time.monotonic(), 0))
-        try:
-            self._persist(lambda: raw.execute("PRAGMA journal_mode = WAL"), deadline)
-            if self._persist(lambda: schema.layout_of(raw, self.path), deadline) == 0:
-                self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
-                self._create(raw)
-                faults.reach("sqlite.create.before")
-                raw.execute("COMMIT")
-                faults.reach("sqlite.create.after")
-        finally:
-            self._gate.leave()
+        self._gate.run(lambda: self._make(raw, deadline), max(deadline - time.monotonic(), 0))
+
+    def _make(self, raw: sqlite3.Connection, deadline: float) -> None:
+        """Inside the gate: turn the log on, and fill a new file."""
+        self._persist(lambda: raw.execute("PRAGMA journal_mode = WAL"), deadline)
+        if self._persist(lambda: schema.layout_of(raw, self.path), deadline) == 0:
+            self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
+            self._create(raw)
+            faults.reach("sqlite.create.before")
+            raw.execute("COMMIT")
+            faults.reach("sqlite.create.after")
 
     def _refuse_truncated(self) -> None:
         """SQLite takes a file of less than a page for a new database, and deletes the log beside it with what it holds."""
@@ -251,12 +277,6 @@ class Database:
                     raise
             time.sleep(sleep_s)
             sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
-
-    def _give_back(self, connection: Connection, generation: int) -> None:
-        if generation == self._generation:
-            self._idle.append(connection)
-        else:
-            self._close(connection)
 
     def _close(self, connection: Connection) -> None:
         self._open_ones.discard(connection)

@@ -1,19 +1,26 @@
 """The gate: one writer at a time among all threads and processes, in turn.
 
 SQLite's own busy handler polls, and under load some writers get nothing for seconds. A blocking flock on a side file sleeps
-in the kernel's queue instead. It knows no time limit, so a thread that only does this blocks in it while the callers wait
-with their deadlines.
+in the kernel's queue instead. It knows no time limit, so where the gate is shut, a thread that only does this blocks in it
+while the callers wait with theirs. When the turn comes, that thread does the work at once, and what else of this process is
+waiting by then: to hand the turn to the caller first would keep all other processes waiting for a change of threads.
 """
 
 import contextlib
 import fcntl
 import os
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from holdfast.kernel.errors import LockTimeout
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
+
+T = TypeVar("T")
+
+_TASKS_A_TURN_MAX = 16
 
 
 class Gate:
@@ -25,51 +32,51 @@ class Gate:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise opening_failed(path, error) from None
-        self._turn = threading.Lock()
-        self._blocker: _Blocker | None = None
+        self._inside = threading.Lock()
+        self._clerk: _Clerk | None = None
 
-    def enter(self, timeout_s: float) -> None:
-        """Come in, or raise LockTimeout, naming the process inside where the kernel tells it."""
-        # The uncontended way costs one lock and one system call.
-        if self._turn.acquire(blocking=False):
-            if self._blocker is None and _try(self._fd):
-                return
-            deadline = time.monotonic() + timeout_s
-        else:
-            deadline = time.monotonic() + timeout_s
-            if not self._turn.acquire(timeout=max(timeout_s, 0)):
-                raise self._timeout(timeout_s)
-        try:
-            if not self._block(deadline):
-                raise self._timeout(timeout_s)
-        except BaseException:
-            self._turn.release()
-            raise
+    def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
+        """Do the work while no other writer of any process is inside, and return what it returns.
 
-    def leave(self, *, sleepy: bool = False) -> None:
-        """Let the next one in. `sleepy` says that the caller is about to sleep anyway, as in a sync."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._turn.release()
-        if not sleepy:
-            # flock hands over to whoever runs next; without this the one that just left would mostly be that one.
-            os.sched_yield()
+        It may run in another thread of this process. `sleepy` says that the caller is about to sleep anyway, as in a sync.
+        Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
+        has begun is waited for. What the work raises comes through.
+        """
+        # An open gate costs one lock and two system calls.
+        if self._inside.acquire(blocking=False):
+            try:
+                if self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    try:
+                        return work()
+                    finally:
+                        self._flock(fcntl.LOCK_UN)
+            finally:
+                self._inside.release()
+                if not sleepy:
+                    # flock lets in whoever runs next; without this that would mostly be the one that just left.
+                    os.sched_yield()
+        if self._clerk is None:
+            self._clerk = _Clerk(self._flock, self._inside)
+        return self._clerk.run(work, timeout_s, self._late)
 
     def close(self) -> None:
         """Close the descriptor; in a forked child this does not open the parent's gate."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+            if self._clerk is not None:
+                self._clerk.dismiss()
 
-    def _block(self, deadline: float) -> bool:
-        """Called by the one thread whose turn it is in this process."""
-        blocker = self._blocker
-        if blocker is None:
-            if _try(self._fd):
-                return True
-            blocker = self._blocker = _Blocker(self._fd)
-        return blocker.wait(deadline)
+    def _flock(self, operation: int) -> bool:
+        try:
+            fcntl.flock(self._fd, operation)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):
+            raise StoreUnavailable("the store is closed: connect again", outcome="none") from None
+        return True
 
-    def _timeout(self, timeout_s: float) -> LockTimeout:
+    def _late(self, timeout_s: float) -> LockTimeout:
         holder = _flock_holder(self._path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
@@ -81,68 +88,104 @@ class Gate:
         )
 
 
-class _Blocker:
-    """A thread that blocks in flock for whoever in this process is next.
+class _Task:
+    """Work that waits for its turn. Whoever claims it first decides: the clerk to do it, or its caller to give up."""
 
-    A caller that gives up leaves its request behind: the next caller adopts it, or the thread, once the flock is granted,
-    gives it back at once.
-    """
+    __slots__ = ("_claimed", "done", "error", "result", "work")
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._mutex = threading.Lock()
-        # Bare locks as signals: acquired means not given. A semaphore would cost ten times as much.
-        self._asked = threading.Lock()
-        self._granted = threading.Lock()
-        self._asked.acquire()
-        self._granted.acquire()
-        self._blocking = False
-        self._wanted = False
-        threading.Thread(target=self._run, name="holdfast-gate", daemon=True).start()
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+        # Bare locks as signals, which cost a tenth of an Event: `done` is acquired until it is given.
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._claimed = threading.Lock()
 
-    def wait(self, deadline: float) -> bool:
-        """Return True holding the flock, or False at the deadline without it."""
-        with self._mutex:
-            self._wanted = True
-            if not self._blocking:
-                if _try(self._fd):
-                    self._wanted = False
-                    return True
-                self._blocking = True
-                self._asked.release()
-        if self._granted.acquire(timeout=max(deadline - time.monotonic(), 0)):
-            return True
-        with self._mutex:
-            if self._wanted:
-                self._wanted = False
-                return False
-        # Granted between the timeout and the mutex: take it.
-        self._granted.acquire()
-        return True
+    def claim(self) -> bool:
+        return self._claimed.acquire(blocking=False)
 
-    def _run(self) -> None:
-        while True:
-            self._asked.acquire()
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-            except OSError:
-                # The store was closed; whoever still waits meets its deadline.
-                return
-            with self._mutex:
-                self._blocking = False
-                if self._wanted:
-                    self._wanted = False
-                    self._granted.release()
-                    continue
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+    def given_up(self) -> bool:
+        return self._claimed.locked()
+
+    def do(self) -> None:
+        try:
+            self.result = self.work()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits for it
+            self.error = error
 
 
-def _try(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+class _Clerk:
+    """A thread that waits at the shut gate for whoever in this process wants in."""
+
+    def __init__(self, flock: Callable[[int], bool], inside: threading.Lock) -> None:
+        self._flock = flock
+        self._inside = inside
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
+
+    def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[float], LockTimeout]) -> T:
+        """Have the work done when the turn comes."""
+        task = _Task(work)
+        self._tasks.put(task)
+        try:
+            ended = task.done.acquire(timeout=max(timeout_s, 0))
+        except BaseException:
+            # Ctrl-C: what has not begun will not, and what has is let finish.
+            if not task.claim():
+                task.done.acquire()
+            raise
+        if not ended:
+            if task.claim():
+                raise late(timeout_s)
+            task.done.acquire()
+        if task.error is not None:
+            raise task.error
+        result: T = task.result
+        return result
+
+    def dismiss(self) -> None:
+        """End the thread when it has done what it has."""
+        self._tasks.put(None)
+
+    def _serve(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if not task.given_up():
+                self._take_turn(task)
+
+    def _take_turn(self, first: _Task) -> None:
+        done: list[_Task] = []
+        try:
+            with self._inside:
+                self._flock(fcntl.LOCK_EX)
+                try:
+                    task: _Task | None = first
+                    while task is not None:
+                        if task.claim():
+                            task.do()
+                            done.append(task)
+                        task = self._another(len(done))
+                finally:
+                    self._flock(fcntl.LOCK_UN)
+        except StoreUnavailable as closed:
+            if first.claim():
+                first.error = closed
+                done.append(first)
+        for task in done:
+            task.done.release()
+        os.sched_yield()
+
+    def _another(self, done: int) -> _Task | None:
+        """Another task that is waiting already, to share the turn."""
+        if done >= _TASKS_A_TURN_MAX:
+            return None
+        try:
+            task = self._tasks.get_nowait()
+        except Empty:
+            return None
+        if task is None:
+            self.dismiss()
+        return task
 
 
 def _flock_holder(path: Path) -> int | None:

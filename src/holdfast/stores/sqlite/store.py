@@ -20,9 +20,9 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
+from holdfast.stores.scoping import check_keys, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
@@ -56,7 +56,7 @@ class SqliteStore:
         # Before the first connection: from here on nobody replaces the files.
         self._users = Users(self.path)
         try:
-            self.durable = Database(self.path, synced=True, create=self._create_durable, failed=self._forget)
+            self.durable = Database(self.path, synced=True, create=self._create_durable, forget=self._forget)
             self._begin_boot()
         except BaseException:
             self._users.close()
@@ -78,15 +78,18 @@ class SqliteStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        spaces = spaces_of(scope)
-        database = self._database(same_residence(spaces))
-        names = frozenset(space.name for space in spaces)
+        plan = plan_of(tuple(scope))
+        database = self._database(plan.volatile)
         with database.connection(timeout_s) as connection:
-            self._declare(database, connection, spaces, timeout_s)
-            with database.writing(connection, timeout_s, sleepy=durable):
-                tx = SqliteTx(connection.raw, self.namespace, names, self._clock.now())
+            self._declare(database, connection, plan.spaces, timeout_s)
+
+            def run() -> tuple[SqliteTx, T]:
+                tx = SqliteTx(connection.raw, self.namespace, plan.names, self._clock.now())
                 result = body(tx)
                 tx.finish()
+                return tx, result
+
+            tx, result = database.write(connection, run, timeout_s, sleepy=durable)
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
                 self._fifos.notify(topic)
@@ -97,19 +100,18 @@ class SqliteStore:
         return result
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        spaces = spaces_of(scope)
-        database = self._database(same_residence(spaces))
-        names = frozenset(space.name for space in spaces)
+        plan = plan_of(tuple(scope))
+        database = self._database(plan.volatile)
 
         def snapshot(raw: sqlite3.Connection) -> T:
             raw.execute("BEGIN")
             try:
-                return body(SqliteReadTx(raw, self.namespace, names, self._clock.now()))
+                return body(SqliteReadTx(raw, self.namespace, plan.names, self._clock.now()))
             finally:
                 raw.execute("ROLLBACK")
 
         with database.connection(TRANSACT_TIMEOUT_S) as connection:
-            self._declare(database, connection, spaces, TRANSACT_TIMEOUT_S)
+            self._declare(database, connection, plan.spaces, TRANSACT_TIMEOUT_S)
             return database.reading(connection, snapshot, TRANSACT_TIMEOUT_S)
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
@@ -193,7 +195,7 @@ class SqliteStore:
                 if self._volatile is None:
                     path = self._volatile_path()
                     prepare(path)
-                    self._volatile = Database(path, synced=False, create=self._create_volatile, failed=self._forget)
+                    self._volatile = Database(path, synced=False, create=self._create_volatile, forget=self._forget)
         return self._volatile
 
     def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], timeout_s: float) -> None:
@@ -201,10 +203,12 @@ class SqliteStore:
             return
         for space in spaces:
             if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), timeout_s):  # type: ignore[misc]
-                with database.writing(connection, timeout_s):
-                    if not schema.is_current(connection.raw, space):
-                        schema.declare(connection.raw, space)
+                database.write(connection, lambda s=space: self._bring_up(connection, s), timeout_s)  # type: ignore[misc]
             self._declared.add(space)
+
+    def _bring_up(self, connection: Connection, space: Space[Any]) -> None:
+        if not schema.is_current(connection.raw, space):
+            schema.declare(connection.raw, space)
 
     def _forget(self) -> None:
         """After an error of SQLite's: what was known of the tables may no longer hold, as after a restore by another."""
@@ -215,14 +219,22 @@ class SqliteStore:
         database = self._database(space.volatile)
         with database.connection(timeout_s) as connection:
             self._declare(database, connection, [space], timeout_s)
-            rows: list[tuple[Any, ...]] = []
-            with database.turn(timeout_s), contextlib.suppress(sqlite3.IntegrityError):
-                faults.reach("sqlite.commit.before")
-                rows = database.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
-                faults.reach("sqlite.commit.after")
+            rows = database.alone(
+                lambda: self._changed(database, connection, sql, parameters, timeout_s), timeout_s, sleepy=not space.volatile
+            )
             if not space.volatile:
                 database.settle(connection)
             database.tidy(connection)
+        return rows
+
+    def _changed(
+        self, database: Database, connection: Connection, sql: str, parameters: Sequence[Any], timeout_s: float
+    ) -> list[tuple[Any, ...]]:
+        faults.reach("sqlite.commit.before")
+        rows: list[tuple[Any, ...]] = []
+        with contextlib.suppress(sqlite3.IntegrityError):
+            rows = database.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
+        faults.reach("sqlite.commit.after")
         return rows
 
     def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
@@ -240,10 +252,12 @@ class SqliteStore:
             known = self.durable.reading(connection, lambda raw: schema.knows_boot(raw, self._boot_id), TRANSACT_TIMEOUT_S)
             if known:
                 return
-            with self.durable.writing(connection, TRANSACT_TIMEOUT_S, sleepy=True):
-                if not schema.knows_boot(connection.raw, self._boot_id):
-                    schema.begin_boot(connection.raw, self._boot_id, self._clock)
+            self.durable.write(connection, lambda: self._begin_boot_in(connection.raw), TRANSACT_TIMEOUT_S, sleepy=True)
             self.durable.settle(connection)
+
+    def _begin_boot_in(self, raw: sqlite3.Connection) -> None:
+        if not schema.knows_boot(raw, self._boot_id):
+            schema.begin_boot(raw, self._boot_id, self._clock)
 
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
@@ -253,8 +267,12 @@ class SqliteStore:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         known = self._end_other_boots()
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            with self.durable.writing(connection, TRANSACT_TIMEOUT_S, sleepy=True):
-                era = schema.begin_era(connection.raw, self._clock, known=known)
+            era = self.durable.write(
+                connection,
+                lambda: schema.begin_era(connection.raw, self._clock, known=known),
+                TRANSACT_TIMEOUT_S,
+                sleepy=True,
+            )
             self.durable.settle(connection)
         schema.create(raw, era)
 

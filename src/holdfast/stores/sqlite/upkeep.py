@@ -162,10 +162,14 @@ def _prepared(path: Path, backup_: sqlite3.Connection, clock: Clock, known: int)
 
 def _overwrite(live: SqliteStore, prepared: Path) -> None:
     """One write transaction over the whole database, so that those who have it open see all of it or nothing."""
-    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(sqlite3.connect(prepared)) as source:
-        with live.durable.turn(TRANSACT_TIMEOUT_S):
-            source.backup(connection.raw)
+    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(_opened(prepared)) as source:
+        live.durable.alone(lambda: source.backup(connection.raw), TRANSACT_TIMEOUT_S)
         live.durable.settle(connection)
+
+
+def _opened(prepared: Path) -> sqlite3.Connection:
+    # The gate may do its work in another thread.
+    return sqlite3.connect(prepared, check_same_thread=False)
 
 
 def _replace(path: Path, prepared: Path) -> None:
