@@ -38,8 +38,9 @@ class Procfs:
     def sight(self, pid: int) -> Sighting | None:
         try:
             stat = (self._root / str(pid) / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # A /proc mounted with hidepid shows nothing of others' processes.
+            return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
         fields = stat.rpartition(")")[2].split()
         return Sighting(start_ticks=int(fields[19]), zombie=fields[0] in _ZOMBIE_STATES)
 
@@ -48,7 +49,7 @@ class Procfs:
 
     def of(self, pid: int, label: str = "") -> Holder:
         seen = self.sight(pid)
-        if seen is None or seen.zombie:
+        if seen is None or seen.zombie or seen.start_ticks is None:
             raise NotFound(f"there is no live process {pid}: give the pid of a process that runs here", pid=pid)
         place = self.here()
         return Holder(
@@ -94,6 +95,16 @@ class Procfs:
             return (self._root / name).read_text().strip()
         except OSError as error:
             raise _no_procfs(error) from None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _no_procfs(error: OSError) -> StoreUnavailable:

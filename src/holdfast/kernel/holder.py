@@ -30,9 +30,9 @@ class Place(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What the process table says of one pid."""
+    """What the process table says of one pid. `start_ticks` None: there is one, but it is hidden from us."""
 
-    start_ticks: int
+    start_ticks: int | None
     zombie: bool
 
 
@@ -90,6 +90,8 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
     if holder.pid_ns != here.pid_ns:
         return Liveness.UNKNOWN
     seen = processes.sight(holder.pid)
+    if seen is not None and seen.start_ticks is None:
+        return Liveness.UNKNOWN
     if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
         return Liveness.DEAD
     return Liveness.ALIVE

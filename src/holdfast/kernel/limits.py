@@ -41,7 +41,7 @@ JOURNAL_KEEP_S = 30 * 24 * 3600.0
 """Age up to which journal entries are kept by default."""
 
 JOURNAL_TRIM_EVERY = 1024
-"""How many entries pass between two looks at the journal's bounds."""
+"""How many entries pass, on average, between two looks at the journal's bounds."""
 
 JOURNAL_READ_MAX = 1000
 """Most entries that one read of the journal returns."""

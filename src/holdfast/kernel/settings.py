@@ -24,6 +24,7 @@ class JournalSettings(Value, frozen=True, kw_only=True):
     keep_s: float = JOURNAL_KEEP_S
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # TOML can say nan and inf.
         if self.keep_entries < 1 or not 0 < self.keep_s < float("inf"):
             raise InvalidValue("journal.keep_entries and journal.keep_s must be positive numbers")
@@ -39,6 +40,7 @@ class Settings(Value, frozen=True, kw_only=True):
     journal: JournalSettings = JournalSettings()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_id(self.namespace, "namespace")
         for name, label in (("actor", self.actor), ("host_id", self.host_id)):
             if label is not None:

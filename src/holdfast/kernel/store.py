@@ -1,7 +1,7 @@
 """The store port: what every store promises, so that the rules above are written once.
 
     store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
-    store.read(body)                                               a consistent snapshot
+    store.read(body, scope=...)                                    a consistent snapshot
     store.get / put_new / delete_if                                one-statement hot paths
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          what happened, from a place on
@@ -9,8 +9,8 @@
 A store holds no rule. It knows spaces (kernel/space.py) and bytes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -172,7 +172,7 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """memory, files, sqlite or postgres."""
+        """memory, sqlite or postgres."""
         ...
 
     @property
@@ -243,12 +243,3 @@ def spaces_of(scope: Scope) -> list[Space[Any]]:
     named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
     named.update({s.name: s for s in scope if isinstance(s, Space)})
     return sorted(named.values(), key=lambda space: space.order)
-
-
-@contextmanager
-def closing(store: Store) -> Iterator[Store]:
-    """Close the store at the end of the block."""
-    try:
-        yield store
-    finally:
-        store.close()

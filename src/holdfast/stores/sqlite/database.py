@@ -13,18 +13,20 @@ Rules that keep acknowledged changes through a power loss, each of which was see
 import contextlib
 import os
 import sqlite3
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.gate import Gate
-from holdfast.stores.sqlite.translate import busy, translated
+from holdfast.stores.sqlite.transaction import executed
+from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
 
 T = TypeVar("T")
@@ -38,11 +40,18 @@ _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
 
 
+opening = threading.RLock()
+"""Held while a connection is opened, and by a thread that forks: no SQLite handle may be open then (see `before_fork`)."""
+
+_FORK_WAIT_S = 2.0
+
+
 class Connection:
     """One connection and the log's descriptor that belongs to it. Used by one thread at a time."""
 
-    def __init__(self, raw: sqlite3.Connection, log: Log) -> None:
+    def __init__(self, raw: sqlite3.Connection, log: Log, generation: int) -> None:
         self.raw = raw
+        self.generation = generation
         self.log = log
         self.changes = 0
 
@@ -55,20 +64,20 @@ class Connection:
 class Lent:
     """A connection for the block of a `with`. A class of its own, since this is on the way of every single call."""
 
-    __slots__ = ("_connection", "_database", "_generation")
+    __slots__ = ("_connection", "_database", "_timeout_s")
 
-    def __init__(self, database: "Database", connection: Connection, generation: int) -> None:
+    def __init__(self, database: "Database", timeout_s: float) -> None:
         self._database = database
-        self._connection = connection
-        self._generation = generation
+        self._timeout_s = timeout_s
 
     def __enter__(self) -> Connection:
+        self._connection = self._database.lend(self._timeout_s)
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, sqlite3.Error):
             raise self._database.failed(self._connection, error) from None
-        self._database.give_back(self._connection, self._generation)
+        self._database.give_back(self._connection)
 
 
 class Database:
@@ -76,7 +85,13 @@ class Database:
     errors."""
 
     def __init__(
-        self, path: Path, *, synced: bool, create: Callable[[sqlite3.Connection], None], forget: Callable[[], None]
+        self,
+        path: Path,
+        *,
+        synced: bool,
+        create: Callable[[sqlite3.Connection], None],
+        forget: Callable[[], None],
+        timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> None:
         self.path = path
         self._forget = forget
@@ -84,7 +99,7 @@ class Database:
         self._create = create
         self._begin_process()
         try:
-            with self.connection(TRANSACT_TIMEOUT_S):
+            with self.connection(timeout_s):
                 pass
         except BaseException:
             self._gate.close()
@@ -97,14 +112,18 @@ class Database:
         self._open_ones: set[Connection] = set()
         self._generation = 0
 
-    def connection(self, timeout_s: float) -> "Lent":
+    def connection(self, timeout_s: float) -> Lent:
         """Lend a connection for a `with` block. SQLite's errors leave it as errors of the tree."""
-        generation = self._generation
+        return Lent(self, timeout_s)
+
+    def lend(self, timeout_s: float) -> Connection:
+        """A connection of the current generation, for the caller to give back."""
         try:
-            connection = self._idle.pop()
+            while (connection := self._idle.pop()).generation != self._generation:
+                self._close(connection)
+            return connection
         except IndexError:
-            connection = self._open(timeout_s)
-        return Lent(self, connection, generation)
+            return self._open(timeout_s)
 
     def alone(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work inside the gate: no other writer of any process is. For `sleepy` see Gate.run."""
@@ -144,6 +163,8 @@ class Database:
             self._shared.sync(connection.log)
         except OSError as error:
             self._generation += 1
+            while self._idle:
+                self._close(self._idle.pop())
             raise StoreUnavailable(
                 f"{self.path} could not be synced to disk ({os.strerror(error.errno or 0)}); whether the change survives is "
                 "unknown: check the disk, then look before you repeat it",
@@ -153,8 +174,10 @@ class Database:
 
     def tidy(self, connection: Connection) -> None:
         """Checkpoint the log when it has grown to its bound. Never fails the transaction it comes after."""
+        # At the first change too: a one-shot program makes no second.
+        due = connection.changes % _TIDY_EVERY == 0
         connection.changes += 1
-        if connection.changes % _TIDY_EVERY or not connection.log.reaches(CHECKPOINT_FRAMES):
+        if not due or not connection.log.reaches(CHECKPOINT_FRAMES):
             return
         raw = connection.raw
 
@@ -168,22 +191,40 @@ class Database:
                 # The few frames that came meanwhile: with none left, the next writer begins the log anew.
                 self.alone(checkpoint, _BUSY_SLEEP_MAX_S)
 
+    def change(self, connection: Connection, sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
+        """Inside the gate: run a statement that is a transaction by itself; a key that exists makes it change nothing."""
+        faults.reach("sqlite.commit.before")
+        rows: list[tuple[Any, ...]] = []
+        try:
+            rows = self.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
+        except sqlite3.IntegrityError:
+            pass
+        except sqlite3.Error as error:
+            if tables_changed(error):
+                raise
+            raise translated(self.path, error, committing=True) from None
+        faults.reach("sqlite.commit.after")
+        return rows
+
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
         """Run one read, again if another connection was just recovering or closing the log."""
         return self._persist(lambda: work(connection.raw), time.monotonic() + timeout_s)
 
-    def give_back(self, connection: Connection, generation: int) -> None:
-        """Take a connection back that was lent in a generation; an older one, or one in doubt, is closed."""
-        if generation == self._generation and not connection.raw.in_transaction:
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back; one of an older generation, or one in doubt, is closed."""
+        if connection not in self._open_ones:
+            # This process was forked off inside the block: the connection is its parent's.
+            return
+        if connection.generation == self._generation and not connection.raw.in_transaction:
             self._idle.append(connection)
         else:
             self._close(connection)
 
-    def failed(self, connection: Connection, error: sqlite3.Error) -> HoldfastError:
+    def failed(self, connection: Connection, error: sqlite3.Error) -> HoldfastError | TablesChanged:
         """Take a connection back that SQLite failed on, and say what that means."""
         self._close(connection)
         self._forget()
-        return translated(self.path, error)
+        return TablesChanged(str(error)) if tables_changed(error) else translated(self.path, error)
 
     def close(self) -> None:
         """Close what is idle and the gate; what is lent out closes when it comes back."""
@@ -192,28 +233,53 @@ class Database:
             self._close(self._idle.pop())
         self._gate.close()
 
-    def after_fork(self) -> None:
-        """In a forked child: let the parent's connections be, and begin with none.
+    def before_fork(self) -> None:
+        """Close every connection, once those that are lent come back; `opening` is held, so none is opened meanwhile.
 
-        A SQLite handle must not be used or even closed in a child, so they are made immortal; the descriptors of our own
-        are closed, or they would keep the parent's gate shut after its death.
+        SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks, and believe for
+        ever that it has them: others would delete the log under it. Its mutexes may be held by a thread that it lacks.
         """
+        self._generation += 1
+        deadline = time.monotonic() + _FORK_WAIT_S
+        while True:
+            while self._idle:
+                self._close(self._idle.pop())
+            if not self._open_ones or time.monotonic() > deadline:
+                return
+            time.sleep(_BUSY_SLEEP_S)
+
+    def after_fork(self) -> bool:
+        """In a forked child: begin with no connection. False when one was in use for too long, so that none can be opened
+        here any more; the parent's are then made immortal, as even closing them would do harm."""
         import ctypes
 
-        for connection in self._open_ones:
+        inherited = self._open_ones
+        for connection in inherited:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
             connection.log.close()
         self._gate.close()
         self._begin_process()
+        return not inherited
 
     def _open(self, timeout_s: float) -> Connection:
         deadline = time.monotonic() + timeout_s
+        if not opening.acquire(timeout=max(timeout_s, 0)):
+            raise LockTimeout(
+                f"{self.path} could not be opened within {timeout_s:g} s: this process is forking", outcome="none"
+            )
+        try:
+            return self._open_by(deadline)
+        finally:
+            opening.release()
+
+    def _open_by(self, deadline: float) -> Connection:
         raw = None
+        generation = self._generation
         try:
             self._refuse_truncated()
             raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
             self._configure(raw, deadline)
-            connection = Connection(raw, Log(self.path))
+            connection = Connection(raw, Log(self.path), generation)
             self._open_ones.add(connection)
             return connection
         except sqlite3.Error as error:
@@ -256,11 +322,12 @@ class Database:
 
     def _refuse_truncated(self) -> None:
         """SQLite takes a file of less than a page for a new database, and deletes the log beside it with what it holds."""
-        size = self.path.stat().st_size
+        # The log first: another process may be making both at this moment, and makes the log last.
         try:
             logged = log_path(self.path).stat().st_size
         except FileNotFoundError:
             logged = 0
+        size = self.path.stat().st_size
         if 0 < size < _PAGE_BYTES_MIN or (size == 0 and logged):
             raise StoreCorrupt(
                 f"{self.path} was truncated to {size} bytes: run `holdfast store restore FILE`", path=str(self.path)
@@ -279,6 +346,9 @@ class Database:
             sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
 
     def _close(self, connection: Connection) -> None:
-        self._open_ones.discard(connection)
-        with contextlib.suppress(sqlite3.Error):
-            connection.close()
+        # In this order: whoever forks takes an empty set for the proof that no thread is inside SQLite.
+        try:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        finally:
+            self._open_ones.discard(connection)

@@ -5,11 +5,12 @@ containers that share the folder, and a path of any length will do, which a Unix
 """
 
 import contextlib
+import errno
 import os
-import secrets
+import re
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +18,21 @@ from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener, check_topics, drain
 
 _POOL_MAX = 8
+_ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
+
+
+class _Once:
+    """Leaves once, however often it is asked to; a forked child only closes its copy of the descriptor."""
+
+    def __init__(self, leave: Callable[[], None], close: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+        self._close = close
+        self._pid = os.getpid()
+
+    def __call__(self) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            (leave if os.getpid() == self._pid else self._close)()
 
 
 class Fifos:
@@ -40,12 +56,14 @@ class Fifos:
         links = [Path(self._topic(topic), name) for topic in dict.fromkeys(topics)]
         for link in links:
             self._link(name, link)
-        return FdListener(fd, f"@{name}", lambda: self._leave(name, fd, links))
+        return FdListener(fd, f"@{name}", _Once(lambda: self._leave(name, fd, links), lambda: os.close(fd)))
 
     def notify(self, topic: str) -> None:
         """Wake whoever hears the topic. Never raises: a wake-up is a hint."""
         if topic.startswith("@"):
-            self._signal(self._folder / topic[1:])
+            # Only what `_make` makes: an address may come from a record, and must not lead out of the folder.
+            if _ADDRESS.match(topic):
+                self._signal(self._folder / topic[1:])
             return
         folder = self._topic(topic)
         # Mostly nobody listens, and asking costs a third of an exception.
@@ -68,15 +86,22 @@ class Fifos:
                     os.unlink(self._folder / name)
 
     def _make(self) -> tuple[str, int]:
-        name = f"{os.getpid()}-{secrets.token_hex(6)}"
+        name = f"{os.getpid()}-{os.urandom(6).hex()}"
         path = self._folder / name
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._sweep()
             os.mkfifo(path, 0o600)
             # Open for both, so that it never reports an end of file when a notifier closes its side.
             return name, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise opening_failed(path, error) from None
+
+    def _sweep(self) -> None:
+        """Remove what listeners left behind that were killed: a FIFO that nobody has open takes no writer."""
+        for name in os.listdir(self._folder):
+            if _ADDRESS.match(f"@{name}") and (fd := self._reach(self._folder / name)) is not None:
+                os.close(fd)
 
     def _topic_folder(self, topic: str) -> str:
         # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
@@ -109,17 +134,23 @@ class Fifos:
         os.close(fd)
 
     def _signal(self, path: Path) -> None:
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            # Nobody has it open: its listener died. What it left behind goes.
+        fd = self._reach(path)
+        if fd is not None:
             with contextlib.suppress(OSError):
-                os.unlink(self._folder / path.name)
-            if path.parent != self._folder:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                    os.rmdir(path.parent)
-            return
+                os.write(fd, b"!")
+            os.close(fd)
+
+    def _reach(self, path: Path) -> int | None:
+        """The writing end of a listener's FIFO. None when nobody has it open: its listener died, and what it left goes."""
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                return None
         with contextlib.suppress(OSError):
-            os.write(fd, b"!")
-        os.close(fd)
+            os.unlink(self._folder / path.name)
+        if path.parent != self._folder:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+                os.rmdir(path.parent)
+        return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
 T = TypeVar("T")
@@ -33,31 +33,34 @@ class Gate:
         except OSError as error:
             raise opening_failed(path, error) from None
         self._inside = threading.Lock()
+        self._hiring = threading.Lock()
         self._clerk: _Clerk | None = None
+        self._worker = 0
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
 
         It may run in another thread of this process. `sleepy` says that the caller is about to sleep anyway, as in a sync.
         Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
-        has begun is waited for. What the work raises comes through.
+        has begun is waited for. Raises InvalidValue inside of other work. What the work raises comes through.
         """
+        if self._worker == threading.get_ident():
+            raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
         # An open gate costs one lock and two system calls.
         if self._inside.acquire(blocking=False):
             try:
-                if self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    try:
-                        return work()
-                    finally:
-                        self._flock(fcntl.LOCK_UN)
+                try:
+                    if self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                        return self._do(work)
+                finally:
+                    # Also after Ctrl-C in the middle of locking, when it is not known; unlocking twice is harmless.
+                    self._unlock()
             finally:
                 self._inside.release()
                 if not sleepy:
                     # flock lets in whoever runs next; without this that would mostly be the one that just left.
                     os.sched_yield()
-        if self._clerk is None:
-            self._clerk = _Clerk(self._flock, self._inside)
-        return self._clerk.run(work, timeout_s, self._late)
+        return self._hired().run(lambda: self._do(work), timeout_s, self._late)
 
     def close(self) -> None:
         """Close the descriptor; in a forked child this does not open the parent's gate."""
@@ -67,6 +70,19 @@ class Gate:
             if self._clerk is not None:
                 self._clerk.dismiss()
 
+    def _do(self, work: Callable[[], T]) -> T:
+        self._worker = threading.get_ident()
+        try:
+            return work()
+        finally:
+            self._worker = 0
+
+    def _hired(self) -> "_Clerk":
+        with self._hiring:
+            if self._clerk is None:
+                self._clerk = _Clerk(self._flock, self._unlock, self._inside)
+            return self._clerk
+
     def _flock(self, operation: int) -> bool:
         try:
             fcntl.flock(self._fd, operation)
@@ -75,6 +91,11 @@ class Gate:
         except (OSError, ValueError):
             raise StoreUnavailable("the store is closed: connect again", outcome="none") from None
         return True
+
+    def _unlock(self) -> None:
+        # A store that was closed meanwhile has let go of it already.
+        with contextlib.suppress(OSError, ValueError):
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = _flock_holder(self._path)
@@ -118,8 +139,9 @@ class _Task:
 class _Clerk:
     """A thread that waits at the shut gate for whoever in this process wants in."""
 
-    def __init__(self, flock: Callable[[int], bool], inside: threading.Lock) -> None:
+    def __init__(self, flock: Callable[[int], bool], unlock: Callable[[], None], inside: threading.Lock) -> None:
         self._flock = flock
+        self._unlock = unlock
         self._inside = inside
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
@@ -129,11 +151,13 @@ class _Clerk:
         task = _Task(work)
         self._tasks.put(task)
         try:
-            ended = task.done.acquire(timeout=max(timeout_s, 0))
+            ended = task.done.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
         except BaseException:
-            # Ctrl-C: what has not begun will not, and what has is let finish.
-            if not task.claim():
-                task.done.acquire()
+            # Ctrl-C: what has not begun will not, and what has is let finish, however often it is pressed.
+            while not task.claim():
+                with contextlib.suppress(KeyboardInterrupt):
+                    task.done.acquire()
+                    break
             raise
         if not ended:
             if task.claim():
@@ -154,26 +178,29 @@ class _Clerk:
                 self._take_turn(task)
 
     def _take_turn(self, first: _Task) -> None:
-        done: list[_Task] = []
+        done = 0
         try:
             with self._inside:
                 self._flock(fcntl.LOCK_EX)
                 try:
                     task: _Task | None = first
                     while task is not None:
-                        if task.claim():
-                            task.do()
-                            done.append(task)
-                        task = self._another(len(done))
+                        done += self._did(task)
+                        task = self._another(done)
                 finally:
-                    self._flock(fcntl.LOCK_UN)
+                    self._unlock()
         except StoreUnavailable as closed:
             if first.claim():
                 first.error = closed
-                done.append(first)
-        for task in done:
-            task.done.release()
+                first.done.release()
         os.sched_yield()
+
+    def _did(self, task: _Task) -> bool:
+        if not task.claim():
+            return False
+        task.do()
+        task.done.release()
+        return True
 
     def _another(self, done: int) -> _Task | None:
         """Another task that is waiting already, to share the turn."""

@@ -5,6 +5,7 @@ import glob
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from heapq import merge
@@ -16,19 +17,21 @@ import msgspec
 
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, LockTimeout, RecordInvalid, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_keys, places_of, plan_of, storable
+from holdfast.stores.scoping import Plan, check_keys, check_limit, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite import database as database_
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
-from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, executed, instant
+from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, instant
+from holdfast.stores.sqlite.translate import TablesChanged
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
 
@@ -47,7 +50,8 @@ class SqliteStore:
     embedded = True
 
     def __init__(self, path: Path, *, boot_id: str, namespace: str = "default", clock: Clock | None = None) -> None:
-        self.path = Path(path).absolute()
+        # SQLite keeps the log beside what a link points at, and so must everything else be.
+        self.path = Path(os.path.realpath(path))
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
@@ -69,6 +73,7 @@ class SqliteStore:
         self._volatile: Database | None = None
         self._declared: set[Space[Any]] = set()
         self._closed = False
+        self._forked_in_use = False
 
     def transact(
         self,
@@ -79,17 +84,24 @@ class SqliteStore:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         plan = plan_of(tuple(scope))
-        database = self._database(plan.volatile)
-        with database.connection(timeout_s) as connection:
-            self._declare(database, connection, plan.spaces, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        return self._again_if_changed(lambda: self._transact(body, plan, durable, deadline))
+
+    def _transact(self, body: Callable[[Tx], T], plan: Plan, durable: bool, deadline: float) -> T:
+        database = self._database(plan.volatile, deadline)
+        with database.connection(_left(deadline)) as connection:
+            self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
                 tx = SqliteTx(connection.raw, self.namespace, plan.names, self._clock.now())
-                result = body(tx)
-                tx.finish()
+                try:
+                    result = body(tx)
+                    tx.finish()
+                finally:
+                    tx.end()
                 return tx, result
 
-            tx, result = database.write(connection, run, timeout_s, sleepy=durable)
+            tx, result = database.write(connection, run, _left(deadline), sleepy=durable)
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
                 self._fifos.notify(topic)
@@ -101,29 +113,41 @@ class SqliteStore:
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
         plan = plan_of(tuple(scope))
-        database = self._database(plan.volatile)
+        deadline = time.monotonic() + TRANSACT_TIMEOUT_S
 
         def snapshot(raw: sqlite3.Connection) -> T:
             raw.execute("BEGIN")
+            tx = SqliteReadTx(raw, self.namespace, plan.names, self._clock.now())
             try:
-                return body(SqliteReadTx(raw, self.namespace, plan.names, self._clock.now()))
+                return body(tx)
             finally:
+                tx.end()
                 raw.execute("ROLLBACK")
 
-        with database.connection(TRANSACT_TIMEOUT_S) as connection:
-            self._declare(database, connection, plan.spaces, TRANSACT_TIMEOUT_S)
-            return database.reading(connection, snapshot, TRANSACT_TIMEOUT_S)
+        def run() -> T:
+            database = self._database(plan.volatile, deadline)
+            with database.connection(_left(deadline)) as connection:
+                self._declare(database, connection, plan.spaces, deadline)
+                return database.reading(connection, snapshot, _left(deadline))
+
+        return self._again_if_changed(run)
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
-        database = self._database(space.volatile)
         sql = table_of(space, schema.DIALECT).get
-        with database.connection(TRANSACT_TIMEOUT_S) as connection:
-            self._declare(database, connection, [space], TRANSACT_TIMEOUT_S)
-            found = None
-            if storable(key):
-                found = database.reading(
-                    connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), TRANSACT_TIMEOUT_S
+        deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+
+        def run() -> tuple[Any, ...] | None:
+            database = self._database(space.volatile, deadline)
+            with database.connection(_left(deadline)) as connection:
+                self._declare(database, connection, [space], deadline)
+                if not storable(key):
+                    return None
+                found: tuple[Any, ...] | None = database.reading(
+                    connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), _left(deadline)
                 )
+                return found
+
+        found = self._again_if_changed(run)
         return None if found is None else Row(key, space.decode(key, found[0]), found[1])
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
@@ -148,17 +172,20 @@ class SqliteStore:
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
         self._check_open()
+        check_limit(limit)
         places = places_of(cursor, 2)
         files = [self.durable]
-        if self._volatile_path().exists():
-            files.append(self._database(True))
-        found = [self._entries(file, place, limit, reverse) for file, place in zip(files, places, strict=False)]
+        if os.path.exists(self._volatile_path()):
+            files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
+        # From the end at least one of each, whose place is the cursor.
+        number = max(limit, 1) if reverse else limit
+        found = [self._entries(database, place, number, reverse) for database, place in zip(files, places, strict=False)]
         # Merging keeps the order within each file, whatever a stepped clock says.
-        numbered = [[(number, entry) for entry in entries] for number, entries in enumerate(found)]
+        numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
         merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
-        for number, entries in enumerate(found):
-            seen = entries if reverse else [entry for place, entry in merged if place == number]
-            places[number] = max((entry.revision for entry in seen), default=places[number])
+        for file, entries in enumerate(found):
+            seen = entries if reverse else [entry for origin, entry in merged if origin == file]
+            places[file] = max((entry.revision for entry in seen), default=places[file])
         return Batch([entry for _, entry in merged], ".".join(map(str, places)))
 
     def close(self) -> None:
@@ -178,32 +205,60 @@ class SqliteStore:
         self._closed = closed
         if closed:
             return
-        self.durable.after_fork()
+        sound = self.durable.after_fork()
         if volatile is not None:
-            volatile.after_fork()
+            sound = volatile.after_fork() and sound
             self._volatile = volatile
         self._fifos.close(forked=True)
         self._users.close()
         self._users = Users(self.path)
+        self._forked_in_use = not sound
 
-    def _database(self, volatile: bool) -> Database:
+    def before_fork(self) -> None:
+        if not self._closed:
+            self.durable.before_fork()
+            if self._volatile is not None:
+                self._volatile.before_fork()
+
+    def _again_if_changed(self, run: Callable[[], T]) -> T:
+        """Run; and once more if a restore by another process has put older tables in place of those that were known."""
+        for _ in range(2):
+            with contextlib.suppress(TablesChanged):
+                return run()
+        raise StoreUnavailable(f"{self.path} is being restored again and again: try later", outcome="none")
+
+    def _database(self, volatile: bool, deadline: float) -> Database:
         self._check_open()
         if not volatile:
             return self.durable
         if self._volatile is None:
-            with self._mutex:
-                if self._volatile is None:
-                    path = self._volatile_path()
-                    prepare(path)
-                    self._volatile = Database(path, synced=False, create=self._create_volatile, forget=self._forget)
+            self._open_volatile(deadline)
+        assert self._volatile is not None
         return self._volatile
 
-    def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], timeout_s: float) -> None:
+    def _open_volatile(self, deadline: float) -> None:
+        if not self._mutex.acquire(timeout=_left(deadline)):
+            raise LockTimeout("the volatile file could not be opened in time: another thread is at it", outcome="none")
+        try:
+            if self._volatile is None:
+                path = self._volatile_path()
+                prepare(path)
+                self._volatile = Database(
+                    path,
+                    synced=False,
+                    create=self._create_volatile,
+                    forget=self._forget,
+                    timeout_s=_left(deadline),
+                )
+        finally:
+            self._mutex.release()
+
+    def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], deadline: float) -> None:
         if self._declared.issuperset(spaces):
             return
         for space in spaces:
-            if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), timeout_s):  # type: ignore[misc]
-                database.write(connection, lambda s=space: self._bring_up(connection, s), timeout_s)  # type: ignore[misc]
+            if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), _left(deadline)):  # type: ignore[misc]
+                database.write(connection, lambda s=space: self._bring_up(connection, s), _left(deadline))  # type: ignore[misc]
             self._declared.add(space)
 
     def _bring_up(self, connection: Connection, space: Space[Any]) -> None:
@@ -216,26 +271,23 @@ class SqliteStore:
 
     def _statement(self, space: Space[Any], sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
         """Run one changing statement as a transaction of its own; a key that exists makes it change nothing."""
-        database = self._database(space.volatile)
-        with database.connection(timeout_s) as connection:
-            self._declare(database, connection, [space], timeout_s)
-            rows = database.alone(
-                lambda: self._changed(database, connection, sql, parameters, timeout_s), timeout_s, sleepy=not space.volatile
-            )
-            if not space.volatile:
-                database.settle(connection)
-            database.tidy(connection)
-        return rows
+        deadline = time.monotonic() + timeout_s
 
-    def _changed(
-        self, database: Database, connection: Connection, sql: str, parameters: Sequence[Any], timeout_s: float
-    ) -> list[tuple[Any, ...]]:
-        faults.reach("sqlite.commit.before")
-        rows: list[tuple[Any, ...]] = []
-        with contextlib.suppress(sqlite3.IntegrityError):
-            rows = database.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
-        faults.reach("sqlite.commit.after")
-        return rows
+        def run() -> list[tuple[Any, ...]]:
+            database = self._database(space.volatile, deadline)
+            with database.connection(_left(deadline)) as connection:
+                self._declare(database, connection, [space], deadline)
+                rows = database.alone(
+                    lambda: database.change(connection, sql, parameters, _left(deadline)),
+                    _left(deadline),
+                    sleepy=not space.volatile,
+                )
+                if not space.volatile:
+                    database.settle(connection)
+                database.tidy(connection)
+            return rows
+
+        return self._again_if_changed(run)
 
     def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
         """A file's entries behind a revision, or its last ones."""
@@ -281,7 +333,7 @@ class SqliteStore:
         counters may have carried beyond the one they were begun in."""
         known = 0
         mine = self._volatile_path()
-        for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.locks-*")):
+        for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.locks-*")):
             if path.name.startswith(mine.name):
                 continue
             if path.suffix == ".sqlite":
@@ -292,30 +344,59 @@ class SqliteStore:
         return known
 
     def _volatile_path(self) -> Path:
-        return self.path.with_name(f"{self.path.stem}.locks-{self._boot_id}.sqlite")
+        return self.path.with_name(f"{self.path.name}.locks-{self._boot_id}.sqlite")
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed: connect again", outcome="none")
+        if self._forked_in_use:
+            raise StoreUnavailable(
+                "this process was forked while a thread was inside a transaction: start it another way (spawn)", outcome="none"
+            )
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)
 
 
 def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
+    try:
+        decoded = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RecordInvalid(
+            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what else is", revision=revision
+        ) from None
     return Entry(
         revision=revision,
         at=instant(at),
         actor=actor,
         kind=kind,
         subject=subject,
-        data=msgspec.json.decode(data),
+        data=decoded,
     )
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    database_.opening.acquire()
     for store in list(_stores):
-        store.after_fork()
+        store.before_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _after_fork_here() -> None:
+    database_.opening.release()
+
+
+def _after_fork() -> None:
+    database_.opening = threading.RLock()
+    for store in list(_stores):
+        # One store that fails must not leave the next with its parent's connections.
+        try:
+            store.after_fork()
+        except HoldfastError:
+            store._closed = True
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_here, after_in_child=_after_fork)

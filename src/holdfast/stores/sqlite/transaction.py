@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.scoping import check_entry
+from holdfast.stores.scoping import check_entry, check_texts
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 
@@ -22,11 +22,15 @@ class SqliteReadTx(SqlReadTx):
 
     def __init__(self, raw: sqlite3.Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
         super().__init__(namespace, names)
-        self._raw = raw
+        self._raw: sqlite3.Connection | None = raw
         self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return executed(self._raw, sql, parameters).fetchall()
+
+    def end(self) -> None:
+        """From here on it can do nothing: its connection may belong to another transaction."""
+        self._raw = None
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
@@ -41,7 +45,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
     @property
     def revision(self) -> int:
         if not self._revision:
-            self._revision = self._raw.execute(schema.LAST_REVISION).fetchone()[0] + 1
+            self._revision = executed(self._raw, schema.LAST_REVISION, ()).fetchone()[0] + 1
         return self._revision
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
@@ -65,6 +69,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         )
 
     def notify(self, topic: str) -> None:
+        check_texts(topic)
         self.topics[topic] = None
 
     def finish(self) -> None:
@@ -73,8 +78,10 @@ class SqliteTx(SqliteReadTx, SqlTx):
             self.change("UPDATE meta SET number = ? WHERE name = 'revision'", (self._revision,))
 
 
-def executed(raw: sqlite3.Connection, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-    """Run a statement. Raises InvalidValue for a parameter that SQLite cannot take."""
+def executed(raw: sqlite3.Connection | None, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+    """Run a statement. Raises InvalidValue for a parameter that SQLite cannot take, and after the transaction's end."""
+    if raw is None:
+        raise InvalidValue("this transaction has ended: use `tx` only inside its body")
     try:
         return raw.execute(sql, parameters)
     except (UnicodeEncodeError, OverflowError) as error:

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from holdfast.kernel.errors import HoldfastError, StoreCorrupt, StoreUnavailable
 
+
+class TablesChanged(Exception):
+    """A table or column that was there is not: another process has restored an older state. Never leaves the store."""
+
+
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _CLOSED_TO_US = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 
@@ -19,6 +24,11 @@ def primary(error: sqlite3.Error) -> int:
 def busy(error: sqlite3.Error) -> bool:
     """True when another connection is in the way for a while."""
     return primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def tables_changed(error: sqlite3.Error) -> bool:
+    """True when a statement met other tables than it was made for."""
+    return primary(error) == sqlite3.SQLITE_ERROR and "no such" in str(error)
 
 
 def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) -> HoldfastError:

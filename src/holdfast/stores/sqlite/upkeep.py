@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -68,21 +69,20 @@ def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = Non
     with the restored state; a damaged or missing one is replaced only while nobody has it open (else Held), and kept beside as
     `<name>.replaced-...`. Raises NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
     """
-    path = Path(path).absolute()
-    time = clock or SystemClock()
+    path = Path(os.path.realpath(path))
+    time_ = clock or SystemClock()
     with closing(_sound_backup(source)) as backup_:
-        live, known = _live(path, boot_id, time)
         try:
-            with _prepared(path, backup_, time, known) as prepared:
-                faults.reach("sqlite.restore.before")
-                if live:
-                    _overwrite(live, prepared)
-                else:
-                    _replace(path, prepared)
-                faults.reach("sqlite.restore.after")
-        finally:
-            if live:
-                live.close()
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise opening_failed(path, error) from None
+        live = _live(path, boot_id, time_)
+        if live is None:
+            _replace(path, backup_, time_)
+            return
+        with closing(live), _temporary(path) as prepared:
+            _copy(backup_, prepared)
+            _overwrite(live, prepared, time_)
 
 
 def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
@@ -128,65 +128,89 @@ def _sound_backup(source: Path) -> sqlite3.Connection:
     return raw
 
 
-def _live(path: Path, boot_id: str, clock: Clock) -> tuple[SqliteStore | None, int]:
-    """The store in place and its last era, if it is sound enough to be written through SQLite."""
+def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
+    """The store in place, if it is sound enough to be written through SQLite."""
     if not path.exists():
-        return None, 0
+        return None
     try:
         store = SqliteStore(path, boot_id=boot_id, clock=clock)
     except SchemaTooNew:
         raise
     except Corrupt:
-        return None, 0
+        return None
     try:
         with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            return store, schema.last_era(connection.raw)
+            schema.last_era(connection.raw)
     except Corrupt:
         store.close()
-        return None, 0
+        return None
+    return store
 
 
-@contextmanager
-def _prepared(path: Path, backup_: sqlite3.Connection, clock: Clock, known: int) -> Iterator[Path]:
-    """A private copy of the backup beside the store, already in its new era; removed at the end if still there."""
-    with _temporary(path) as temporary:
-        _copy(backup_, temporary)
-        with closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
-            raw.execute("BEGIN IMMEDIATE")
-            era = schema.begin_era(raw, clock, known=known)
-            raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
-            raw.execute("COMMIT")
-        _sync(temporary)
-        yield temporary
+def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
+    """One write transaction over the whole database, so that those who have it open see all of it or nothing.
 
+    The new era is begun inside the gate, beyond the last one of the store as it is then.
+    """
+    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
 
-def _overwrite(live: SqliteStore, prepared: Path) -> None:
-    """One write transaction over the whole database, so that those who have it open see all of it or nothing."""
-    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(_opened(prepared)) as source:
-        live.durable.alone(lambda: source.backup(connection.raw), TRANSACT_TIMEOUT_S)
+    def in_time(*_: int) -> None:
+        # Python's backup would wait for another program's lock for ever.
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(f"{live.path} is locked by another program: close it there and try again", outcome="none")
+
+    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+
+        def work() -> None:
+            _begin_era(prepared, clock, schema.last_era(connection.raw))
+            faults.reach("sqlite.restore.before")
+            with closing(sqlite3.connect(prepared)) as source:
+                source.backup(connection.raw, progress=in_time, sleep=0.05)
+            faults.reach("sqlite.restore.after")
+
+        live.durable.alone(work, TRANSACT_TIMEOUT_S)
         live.durable.settle(connection)
 
 
-def _opened(prepared: Path) -> sqlite3.Connection:
-    # The gate may do its work in another thread.
-    return sqlite3.connect(prepared, check_same_thread=False)
-
-
-def _replace(path: Path, prepared: Path) -> None:
+def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
+    """Put a new file in the place of a damaged or missing one, which nobody may have open meanwhile."""
     users = Users(path)
     try:
         users.be_alone()
-        _set_aside(path)
-        # An old log must be gone before the new database is there: SQLite would play it into it.
-        for leftover in (log_path(path), path.with_name(path.name + "-shm")):
-            leftover.unlink(missing_ok=True)
-        _sync(path.parent)
-        os.rename(prepared, path)
-        _sync(path.parent)
+        with _temporary(path) as prepared:
+            _copy(backup_, prepared)
+            _begin_era(prepared, clock, _era_of_remains(path))
+            faults.reach("sqlite.restore.before")
+            _set_aside(path)
+            # An old log must be gone before the new database is there: SQLite would play it into it.
+            for leftover in (log_path(path), path.with_name(path.name + "-shm")):
+                leftover.unlink(missing_ok=True)
+            _sync(path.parent)
+            os.rename(prepared, path)
+            _sync(path.parent)
+            faults.reach("sqlite.restore.after")
     except OSError as error:
         raise opening_failed(path, error) from None
     finally:
         users.close()
+
+
+def _era_of_remains(path: Path) -> int:
+    """The last era of what is in place, as far as it can still be read; 0 otherwise."""
+    if path.exists():
+        with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw:
+            return schema.last_era(raw)
+    return 0
+
+
+def _begin_era(prepared: Path, clock: Clock, known: int) -> None:
+    """Bring a private copy into a new era, and make it last."""
+    with closing(sqlite3.connect(prepared, isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        era = schema.begin_era(raw, clock, known=known)
+        raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        raw.execute("COMMIT")
+    _sync(prepared)
 
 
 def _set_aside(path: Path) -> None:

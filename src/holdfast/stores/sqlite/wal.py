@@ -58,13 +58,14 @@ class Log:
 
 
 class _Round:
-    """One sync, and those who wait for it."""
+    """One sync, and those who wait for it. Until it has ended well, its leader counts as interrupted."""
 
-    __slots__ = ("done", "error")
+    __slots__ = ("done", "error", "interrupted")
 
     def __init__(self) -> None:
         self.done: threading.Event | None = None
         self.error: OSError | None = None
+        self.interrupted = True
 
 
 class SharedSync:
@@ -77,6 +78,16 @@ class SharedSync:
 
     def sync(self, log: Log) -> None:
         """Return once a sync has ended that began after this call. Raises OSError if that one failed."""
+        while True:
+            mine = self._join(log)
+            if mine.error is not None:
+                raise mine.error
+            if not mine.interrupted:
+                return
+            # Its leader met Ctrl-C, before or in the sync; nothing failed, and nothing is known to be synced.
+
+    def _join(self, log: Log) -> _Round:
+        """Take part in a round to its end, as its leader or not."""
         with self._mutex:
             previous = self._current
             if previous is None:
@@ -87,20 +98,28 @@ class SharedSync:
                 mine = self._next = self._next or _Round()
                 waited = previous if lead else mine
                 done = waited.done = waited.done or threading.Event()
-        if previous is not None:
-            done.wait()
-        if lead:
-            self._lead(mine, log)
-        if mine.error is not None:
-            raise mine.error
+        try:
+            if previous is not None:
+                done.wait()
+            if lead:
+                self._lead(mine, log)
+        finally:
+            if lead:
+                self._end(mine)
+        return mine
 
     def _lead(self, mine: _Round, log: Log) -> None:
         try:
             log.sync()
         except OSError as error:
             mine.error = error
-        finally:
-            with self._mutex:
+        mine.interrupted = False
+
+    def _end(self, mine: _Round) -> None:
+        with self._mutex:
+            if self._current is mine:
                 self._current, self._next = self._next, None
+            elif self._next is mine:
+                self._next = None
             if mine.done is not None:
                 mine.done.set()
