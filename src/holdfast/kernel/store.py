@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.kernel.codec import Instant, Value
+from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Rows, Space
@@ -24,6 +25,9 @@ T = TypeVar("T")
 Scope = Sequence[Space[Any] | Rows]
 Cursor = str
 """A place in the journal, opaque to everyone but the store that gave it."""
+
+Damage = list[Corrupt]
+"""Where a reader is told of records that cannot be decoded."""
 
 BEGINNING: Cursor = ""
 JOURNAL_TOPIC = "journal"
@@ -77,9 +81,10 @@ class ReadTx(Protocol):
         stop: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         """Records in the order of their keys (by code points), of those with `prefix` from `start` up to but not including
-        `stop`."""
+        `stop`. A damaged one raises, unless `damaged` is a list to tell of it in; then it hides no other."""
         ...
 
     def find(
@@ -92,9 +97,10 @@ class ReadTx(Protocol):
         stop: Parts | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         """Records in the order of a declared index, then of their keys: those whose tuple begins with `match` and goes on
-        from `start` up to but not including `stop`."""
+        from `start` up to but not including `stop`. For `damaged` see `range`."""
         ...
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
@@ -119,8 +125,9 @@ class Tx(ReadTx, Protocol):
         """Remove a record; False when there was none."""
         ...
 
-    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
-        """The first record of an index that no other transaction is taking at this moment."""
+    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+        """The first record of an index that no other transaction is taking at this moment. A damaged one raises, unless
+        `damaged` is a list to tell of it in; then it is passed over."""
         ...
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:

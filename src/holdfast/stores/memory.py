@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx, spaces_of
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
 from holdfast.stores.scoping import check_entry, check_keys, check_limit, check_texts, places_of, same_residence
 from holdfast.stores.waking import FdListener, Switchboard
@@ -139,6 +139,7 @@ class _MemoryReadTx:
         stop: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
         check_texts(prefix, start, stop)
@@ -148,7 +149,7 @@ class _MemoryReadTx:
             (key for key in self._shelf(space) if low <= key and (high is None or key < high) and (end is None or key < end)),
             reverse=reverse,
         )
-        return self._rows(space, keys[:limit])
+        return self._rows(space, keys[:limit], damaged)
 
     def find(
         self,
@@ -160,8 +161,11 @@ class _MemoryReadTx:
         stop: Parts | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
+        if index not in space.indexes:
+            raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
         low, high = span(match, start, stop)
         column = list(space.indexes).index(index)
         places = sorted(
@@ -172,7 +176,7 @@ class _MemoryReadTx:
             ),
             reverse=reverse,
         )
-        return self._rows(space, [key for _, key in places[:limit]])
+        return self._rows(space, [key for _, key in places[:limit]], damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
@@ -182,8 +186,16 @@ class _MemoryReadTx:
             raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
         return self._shelves.get(space.name, {})
 
-    def _rows(self, space: Space[R], keys: Sequence[str]) -> list[Row[R]]:
-        return [row for key in keys if (row := self.get(space, key))]
+    def _rows(self, space: Space[R], keys: Sequence[str], damaged: Damage | None) -> list[Row[R]]:
+        rows = []
+        for key in keys:
+            try:
+                rows.append(self.get(space, key))
+            except Corrupt as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+        return [row for row in rows if row is not None]
 
 
 class _MemoryTx(_MemoryReadTx):
@@ -209,8 +221,8 @@ class _MemoryTx(_MemoryReadTx):
     def delete(self, space: Space[Any], key: str) -> bool:
         return self._writable(space).pop(key, None) is not None
 
-    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
-        found = self.find(space, index, match, limit=1)
+    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+        found = self.find(space, index, match, limit=1 if damaged is None else None, damaged=damaged)
         return found[0] if found else None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:

@@ -10,10 +10,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import Corrupt, InvalidValue
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Row
+from holdfast.kernel.store import Damage, Row
 from holdfast.stores.scoping import check_keys, check_limit, storable
 
 
@@ -90,9 +90,11 @@ class SqlReadTx(ABC):
         stop: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         ends = [end for end in (beyond_text(prefix) if prefix else None, stop) if end is not None]
-        return self._select(space, "key", max(prefix, start or ""), min(ends) if ends else None, reverse=reverse, limit=limit)
+        low, high = max(prefix, start or ""), min(ends) if ends else None
+        return self._select(space, "key", low, high, reverse=reverse, limit=limit, damaged=damaged)
 
     def find(
         self,
@@ -104,9 +106,11 @@ class SqlReadTx(ABC):
         stop: Parts | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        damaged: Damage | None = None,
     ) -> list[Row[R]]:
         low, high = span(match, start, stop)
-        return self._select(space, self._column(space, index), low, high, reverse=reverse, limit=limit)
+        column = self._column(space, index)
+        return self._select(space, column, low, high, reverse=reverse, limit=limit, damaged=damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         sql, parameters = self._table(space).count, [self._ns]
@@ -124,6 +128,8 @@ class SqlReadTx(ABC):
         *,
         reverse: bool,
         limit: int | None,
+        damaged: Damage | None = None,
+        offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
         check_limit(limit)
@@ -135,7 +141,19 @@ class SqlReadTx(ABC):
         if limit is not None:
             sql += f" LIMIT {self.dialect.mark}"
             parameters.append(limit)
-        return [Row(key, space.decode(key, value), rev) for key, value, rev in self.rows(sql + suffix, parameters)]
+        if offset:
+            sql += f" OFFSET {self.dialect.mark}"
+            parameters.append(offset)
+        found = self.rows(sql + suffix, parameters)
+        if damaged is None:
+            return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
+        sound = []
+        for key, value, rev in found:
+            try:
+                sound.append(Row(key, space.decode(key, value), rev))
+            except Corrupt as error:
+                damaged.append(error)
+        return sound
 
     def _bounds(self, column: str, low: bytes | str, high: bytes | str | None) -> tuple[str, list[Any]]:
         mark = self.dialect.mark
@@ -181,11 +199,17 @@ class SqlTx(SqlReadTx, ABC):
         sql = self._table(space).delete
         return storable(key) and self.change(sql, (self._ns, key)) > 0
 
-    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
+    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
         low, high = span(match)
-        column = self._column(space, index)
-        found = self._select(space, column, low, high, reverse=False, limit=1, suffix=self.dialect.skip_locked)
-        return found[0] if found else None
+        column, suffix = self._column(space, index), self.dialect.skip_locked
+        passed = 0
+        while True:
+            bad: Damage | None = None if damaged is None else []
+            found = self._select(space, column, low, high, reverse=False, limit=1, damaged=bad, offset=passed, suffix=suffix)
+            if found or not bad or damaged is None:
+                return found[0] if found else None
+            damaged += bad
+            passed += 1
 
     def row_of(self, space: Space[R], key: str, record: R, revision: int) -> list[Any]:
         """A record as the parameters of an insert."""

@@ -17,7 +17,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import JOURNAL_TOPIC, Row, Scope, spaces_of
+from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row, Scope, spaces_of
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import notices
@@ -139,8 +139,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._latched.add((space.name, key))
         super().put(space, key, record)
 
-    def take_first(self, space: Space[R], index: str, match: Parts = ()) -> Row[R] | None:
-        row = super().take_first(space, index, match)
+    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+        row = super().take_first(space, index, match, damaged=damaged)
         if row is not None and space.name in self._by_row:
             self._refuse_younger(row.revision)
             self._latched.add((space.name, row.key))

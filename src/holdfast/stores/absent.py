@@ -1,0 +1,30 @@
+"""The SQLite store that is not there yet: empty to readers, closed to writers."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast.kernel.errors import NotFound
+from holdfast.stores.memory import MemoryStore
+
+
+class AbsentStore(MemoryStore):
+    """Stands for a SQLite file that nobody has made, so that looking at it makes nothing.
+
+    Promised: every read answers as an empty store would. Not promised: that it notices when the file is made. Raises
+    NotFound for a change and for listening, which nobody would ever answer.
+    """
+
+    kind = "sqlite"
+
+    def __init__(self, path: Path, *, namespace: str) -> None:
+        super().__init__(namespace=namespace)
+        self.path = path
+
+    def transact(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._no_store()
+
+    def listen(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._no_store()
+
+    def _no_store(self) -> NotFound:
+        return NotFound(f"there is no store {self.path} yet: connect with create=True to make it", path=str(self.path))
