@@ -49,7 +49,7 @@ def sqlite_path(text: str) -> Path:
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidValue(f"the locale has no letters for the store's path {ascii(text)}: use a UTF-8 locale") from None
+        raise InvalidValue(f"the locale has no letters for the store's path {text!a}: use a UTF-8 locale") from None
     expanded = os.path.expanduser(text)
     if expanded.startswith("~"):
         raise InvalidValue(f"there is no home folder for {text!r}: set HOME, or write the store's whole path", path=text)

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.kernel.errors import Corrupt, InvalidValue
+from holdfast.kernel.errors import Corrupt, InvalidValue, SchemaTooNew
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
@@ -60,6 +60,26 @@ class Table:
 def table_of(space: Space[Any], dialect: Dialect) -> Table:
     """The space's statements, built once."""
     return Table(space, dialect)
+
+
+def signature(space: Space[Any]) -> str:
+    """The indexes that a space declares, as the catalogue keeps them."""
+    return ",".join(space.indexes)
+
+
+def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
+    """Does the catalogue's row (schema version, indexes) show the space as this program declares it?
+
+    Raises SchemaTooNew when a newer program wrote it.
+    """
+    if found is not None and found[0] > space.schema_version:
+        raise SchemaTooNew(
+            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
+            f"{space.schema_version}): use a newer holdfast",
+            space=space.name,
+            version=found[0],
+        )
+    return found is not None and tuple(found) == (space.schema_version, signature(space))
 
 
 class SqlReadTx(ABC):

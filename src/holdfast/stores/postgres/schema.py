@@ -10,15 +10,14 @@ Everything here runs inside a transaction that holds the migration lock.
 """
 
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from typing import Any
 
 from holdfast.kernel import token
-from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew, StoreUnavailable
+from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.sql import Dialect, table_of
+from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 
 DIALECT = Dialect(
     mark="%s",
@@ -33,7 +32,6 @@ THIS_TRANSACTION = "pg_current_xact_id()::text"
 THIS_TRANSACTION_IF_ANY = "pg_current_xact_id_if_assigned()::text"
 
 _SERVER_VERSION_MIN = 130000
-_NAME_BYTES_MAX = 63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _MIGRATIONS = (
@@ -76,23 +74,13 @@ def migrate(raw: Connection) -> None:
 def is_current(raw: Connection, space: Space[Any]) -> bool:
     """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
     found = raw.execute("SELECT schema_version, indexes FROM holdfast.spaces WHERE name = %s", (space.name,)).fetchone()
-    if found is not None and found[0] > space.schema_version:
-        raise SchemaTooNew(
-            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
-            f"{space.schema_version}): use a newer holdfast",
-            space=space.name,
-            version=found[0],
-        )
-    return found is not None and found == (space.schema_version, _signature(space))
+    return is_declared(space, found)
 
 
 def declare(raw: Connection, space: Space[Any]) -> None:
     """Make the space's table, or bring its indexes up to date."""
     table = table_of(space, DIALECT)
     bare = table.name.removeprefix(DIALECT.schema)
-    for name in (bare, *table.columns):
-        if len(name) > _NAME_BYTES_MAX:
-            raise InvalidValue(f"PostgreSQL cuts names after {_NAME_BYTES_MAX} bytes, and {name} is longer: shorten it")
     raw.execute(
         f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
         "rev bigint NOT NULL, value text NOT NULL, PRIMARY KEY (ns, key))".encode()
@@ -102,14 +90,14 @@ def declare(raw: Connection, space: Space[Any]) -> None:
     for column in table.columns:
         raw.execute(f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {column} bytea".encode())
         raw.execute(
-            f"CREATE INDEX IF NOT EXISTS {_index_name(bare, column)} ON {table.name} (ns, {column}, key) "
+            f"CREATE INDEX IF NOT EXISTS {bare}_{column} ON {table.name} (ns, {column}, key) "
             f"WHERE {column} IS NOT NULL".encode()
         )
     _reindex(raw, space)
     raw.execute(
         "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) ON CONFLICT (name) DO UPDATE "
         "SET schema_version = excluded.schema_version, indexes = excluded.indexes",
-        (space.name, space.schema_version, _signature(space)),
+        (space.name, space.schema_version, signature(space)),
     )
 
 
@@ -149,14 +137,3 @@ def _layout(raw: Connection) -> int:
             version=found,
         )
     return found
-
-
-def _index_name(table: str, column: str) -> str:
-    name = f"{table}_{column}"
-    if len(name) <= _NAME_BYTES_MAX:
-        return name
-    return f"{name[:40]}_{blake2b(name.encode(), digest_size=8).hexdigest()}"
-
-
-def _signature(space: Space[Any]) -> str:
-    return ",".join(space.indexes)

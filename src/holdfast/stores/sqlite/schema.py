@@ -19,7 +19,7 @@ from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt
 from holdfast.kernel.space import Space
-from holdfast.stores.sql import Dialect, table_of
+from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
@@ -100,14 +100,7 @@ def last_era(connection: sqlite3.Connection) -> int:
 def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
     """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
     found = connection.execute("SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)).fetchone()
-    if found is not None and found[0] > space.schema_version:
-        raise SchemaTooNew(
-            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
-            f"{space.schema_version}): use a newer holdfast",
-            space=space.name,
-            version=found[0],
-        )
-    return found is not None and tuple(found) == (space.schema_version, _signature(space))
+    return is_declared(space, found)
 
 
 def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
@@ -134,7 +127,7 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
     _reindex(connection, space)
     connection.execute(
         "INSERT OR REPLACE INTO spaces (name, schema_version, indexes) VALUES (?, ?, ?)",
-        (space.name, space.schema_version, _signature(space)),
+        (space.name, space.schema_version, signature(space)),
     )
 
 
@@ -170,7 +163,3 @@ def _reindex(connection: sqlite3.Connection, space: Space[Any]) -> None:
             # It stays where `holdfast store check` finds it, and hides no other.
             continue
         connection.execute(f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key))
-
-
-def _signature(space: Space[Any]) -> str:
-    return ",".join(space.indexes)

@@ -62,6 +62,18 @@ def backup(store: SqliteStore, target: Path) -> None:
         _copy(connection.raw, temporary)
 
 
+def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
+    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
+    sql = table_of(space, schema.DIALECT).get
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        found = None
+        if schema.is_current(connection.raw, space):
+            found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
+    if found is None:
+        raise NotFound(f"there is no {space.name}/{key} in namespace {store.namespace}", space=space.name, key=key)
+    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+
+
 def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = None) -> None:
     """Put a backup in the store's place, whole or not at all, in a new era.
 
