@@ -62,7 +62,8 @@ def architecture() -> str:
         box(266, 296, 474, 66, "domains", "jobs, and later agents · gateway · network · workflows: never meet"),
         box(266, 382, 474, 60, "primitives", "journal, and later locks · holds · queue", "core"),
         box(20, 462, 720, 48, "kernel", "", "core"),
-        '<text class="small" x="92" y="484">names · holder · lease · token · codec · errors · limits · settings · the store port</text>',
+        '<text class="small" x="92" y="484">'
+        "names · holder · lease · token · codec · errors · limits · settings · the store port</text>",
         way("M380 86 L380 104"),
         way("M133 172 L133 190"),
         way("M379 172 L379 190"),

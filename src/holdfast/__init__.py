@@ -8,7 +8,8 @@
 Names are loaded when they are first used, so that importing the package costs next to nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+# Type checkers know this name; importing it from `typing` would cost more than the rest of this module.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast, connect
@@ -26,7 +27,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,7 @@
 """The one place where a store, a clock, adapters and domains are wired together."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.procfs import Procfs
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
+from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.stores.opening import open_store
+from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
@@ -61,10 +63,11 @@ class Upkeep:
         self._url = settings.store or default_store(os.environ)
 
     def facts(self) -> dict[str, str]:
-        """Where the store is, and which part of it is used."""
-        kind, _, _ = self._url.partition(":")
-        where = self._url if kind in ("sqlite", "memory") else f"{kind}:..."
-        return {"store": where, "namespace": self._settings.namespace}
+        """Where the store is, and which part of it is used. A database's URL is told without its password.
+
+        Raises InvalidValue for what is no store's URL.
+        """
+        return {"store": self._shown(), "namespace": self._settings.namespace}
 
     def check(self) -> list[str]:
         """What is wrong with the store, a line each."""
@@ -91,7 +94,7 @@ class Upkeep:
         from holdfast.stores.sqlite.store import SqliteStore
 
         path = self._path()
-        if not path.exists():
+        if not there(path):
             raise NotFound(f"there is no store {path} yet: any command that writes makes it", path=str(path))
         with closing(SqliteStore(path, boot_id=Procfs().boot_id(), namespace=self._settings.namespace)) as store:
             yield store
@@ -100,7 +103,17 @@ class Upkeep:
         kind, _, path = self._url.partition(":")
         if kind != "sqlite":
             raise InvalidValue(f"a {kind} store is looked after by its own tools: for PostgreSQL pg_dump and pg_restore")
-        return Path(path).expanduser()
+        return sqlite_path(path)
+
+    def _shown(self) -> str:
+        kind, _, rest = self._url.partition(":")
+        if kind == "sqlite" and rest:
+            return f"sqlite:{sqlite_path(rest)}"
+        if kind in ("postgresql", "postgres") and rest.startswith("//"):
+            return _database(self._url)
+        # Opening says what is wrong with any other.
+        open_store(self._url, namespace=self._settings.namespace, boot_id="").close()
+        return self._url
 
 
 def all_spaces() -> list[Space[Any]]:
@@ -110,11 +123,15 @@ def all_spaces() -> list[Space[Any]]:
     return [JOBS]
 
 
-def connect(store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None) -> Holdfast:
+def connect(
+    store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None, create: bool = True
+) -> Holdfast:
     """Connect to a store: `sqlite:PATH`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder, else a SQLite file in the
-    user's state folder. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
+    user's state folder. A SQLite file that is not there is made, unless `create` is False: then it is read as an empty
+    store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
+    SchemaTooNew.
     """
     settings = load_settings(store=store, namespace=namespace)
     processes = Procfs(host_id=settings.host_id)
@@ -123,13 +140,22 @@ def connect(store: str | None = None, *, namespace: str | None = None, clock: Cl
         namespace=settings.namespace,
         boot_id=processes.boot_id(),
         clock=clock,
+        create=create,
     )
+    _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
-    """The settings in force here, with what the caller gave before everything else."""
-    path = _nearest_file(Path.cwd())
+    """The settings in force here, with what the caller gave before everything else.
+
+    Raises InvalidValue for wrong ones, an empty text from the caller included: it is more often a variable that was not set
+    than a wish for the default.
+    """
+    for name, value in (("store", store), ("namespace", namespace)):
+        if value == "":
+            raise InvalidValue(f"the {name} given is empty: name one, or leave it out for the default", field=name)
+    path = _nearest_file()
     document: dict[str, Any] = {} if path is None else _read(path)
     if path is not None and isinstance(document.get("store"), str):
         document["store"] = _from_folder(document["store"], path.parent)
@@ -141,16 +167,40 @@ def load_settings(*, store: str | None = None, namespace: str | None = None) -> 
     )
 
 
+def store_origin() -> str:
+    """What chooses the store here when the caller does not: a variable, a file's path, or `default`."""
+    if os.environ.get("HOLDFAST_STORE"):
+        return "HOLDFAST_STORE"
+    path = _nearest_file()
+    return str(path) if path is not None and "store" in _read(path) else "default"
+
+
 def default_store(environment: Mapping[str, str]) -> str:
-    """The SQLite file in the user's state folder, by the platform's convention."""
-    state = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return f"sqlite:{Path(state).expanduser() / 'holdfast' / 'store.sqlite'}"
+    """The SQLite file in the user's state folder, by the platform's convention. Raises InvalidValue without a home."""
+    state = environment.get("XDG_STATE_HOME", "")
+    # The convention says that a relative path there is to be ignored.
+    if not os.path.isabs(state):
+        state = "~/.local/state"
+    return f"sqlite:{sqlite_path(state) / 'holdfast' / 'store.sqlite'}"
 
 
-def _nearest_file(folder: Path) -> Path | None:
+def _nearest_file() -> Path | None:
+    try:
+        folder = Path.cwd()
+    except OSError as error:
+        raise InvalidValue(f"the working folder cannot be used ({error.strerror}): cd to one that is there") from None
     for parent in (folder, *folder.parents):
-        if (parent / settings_.FILE_NAME).is_file():
-            return parent / settings_.FILE_NAME
+        path = parent / settings_.FILE_NAME
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise InvalidValue(
+                f"cannot look for {path} ({error.strerror}): cd to a folder whose parents you may enter", source=str(path)
+            ) from None
+        if path.is_file():
+            return path
     return None
 
 
@@ -158,9 +208,11 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidValue(f"{path} cannot be read: {error}", source=str(path)) from None
+    except RecursionError:
+        raise InvalidValue(f"{path} cannot be read: it is nested too deeply", source=str(path)) from None
 
 
 def _from_folder(url: str, folder: Path) -> str:
@@ -171,7 +223,26 @@ def _from_folder(url: str, folder: Path) -> str:
     return url
 
 
+def _database(url: str) -> str:
+    try:
+        from holdfast.stores.postgres.address import Address
+    except ImportError:
+        return "PostgreSQL, whose driver is not installed"
+    return str(Address(url))
+
+
 def _actor() -> str:
     """Who the journal says did it: the user and process."""
-    name = os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid-{os.getuid()}"
-    return f"{name[:64]}/{os.getpid()}"
+    for name in (os.environ.get("USER"), os.environ.get("LOGNAME")):
+        if name:
+            try:
+                return check_label(f"{name[:64]}/{os.getpid()}")
+            except InvalidName:
+                continue
+    return f"uid-{os.getuid()}/{os.getpid()}"
+
+
+def _tell(event: str, *fields: str) -> None:
+    """Log one event. Nobody can be listening who has not loaded `logging`, and loading it costs a short command dear."""
+    if "logging" in sys.modules:
+        sys.modules["logging"].getLogger("holdfast.app").info(event, *fields)

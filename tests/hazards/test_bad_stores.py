@@ -61,6 +61,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     with pytest.raises(StoreCorrupt, match="restore"):
         _open(path)
     assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> 
     with pytest.raises(StoreCorrupt, match="another program"):
         _open(path)
     assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_newer_layout_is_refused(path: Path) -> None:

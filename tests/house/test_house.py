@@ -1,15 +1,20 @@
 """The house: layers are checked by import-linter; here is what it cannot see."""
 
 import importlib
+import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast import errors
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "libtmux", "psycopg", "psycopg_pool", "mcp"}
@@ -32,6 +37,7 @@ def test_importing_holdfast_loads_no_extra_and_next_to_nothing() -> None:
     loaded = _loaded_by("import holdfast")
     assert not {name.split(".")[0] for name in loaded} & EXTRAS
     assert {name for name in loaded if name.startswith("holdfast")} == {"holdfast"}
+    assert "typing" not in loaded - _loaded_by("pass")
 
 
 def test_connecting_loads_no_extra() -> None:
@@ -46,14 +52,13 @@ def test_picking_a_job_loads_only_what_it_needs(tmp_path: Path) -> None:
     )
     tops = {name.split(".")[0] for name in loaded}
     assert not tops & (EXTRAS | {"click", "rich", "argparse", "asyncio", "subprocess", "tomllib"})
+    assert not tops & {"secrets", "random", "logging", "typing_extensions"}
     assert "sqlite3" in tops
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_says_what_it_is(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__doc__, name
-    assert "\n" not in module.__doc__.split(". ")[0].strip()[:20]
+    assert (importlib.import_module(name).__doc__ or "").strip(), name
 
 
 def test_every_public_thing_has_a_docstring() -> None:
@@ -66,12 +71,43 @@ def test_every_public_thing_has_a_docstring() -> None:
             public = not attribute.startswith("_") and getattr(value, "__module__", None) == name
             if public and callable(value) and not value.__doc__:
                 missing.append(f"{name}.{attribute}")
-    assert missing == []
+            if public and isinstance(value, type) and name.split(".")[1] in ("kernel", "primitives", "domains", "stores"):
+                missing += [f"{name}.{attribute}.{method}" for method in _undocumented(value)]
+    assert set(missing) - AWAITED == set()
+
+
+AWAITED = {"holdfast.kernel.holder.Holder.place", "holdfast.stores.sqlite.store.SqliteStore.before_fork"}
+"""Still to be written; this list only gets shorter."""
+
+
+def _undocumented(kind: type) -> list[str]:
+    """The public methods and properties of a class without a docstring, but for those that a port's docstring speaks for."""
+    from holdfast.kernel import clock, holder, store
+
+    ports = [clock.Clock, holder.Processes, store.Store, store.Tx, store.ReadTx, store.Listener, *kind.__mro__[1:]]
+    return [
+        name
+        for name, value in vars(kind).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property | cached_property))
+        and not value.__doc__
+        and not any(getattr(getattr(port, name, None), "__doc__", None) for port in ports)
+    ]
 
 
 def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]) == {"server", "mqtt", "tmux", "postgres", "mcp", "all", "dev"}
+    extras = project["optional-dependencies"]
+    assert set(extras) == {"server", "mqtt", "tmux", "postgres", "mcp", "all", "dev"}
+    named = {
+        re.split(r"[\[<>=]", dependency)[0]
+        for name, needed in extras.items()
+        if name not in ("all", "dev")
+        for dependency in needed
+    }
+    # Only one has modules of another name, and one brings a second along.
+    modules = {{"paho-mqtt": "paho"}.get(name, name.replace("-", "_")) for name in named}
+    assert modules | {"psycopg_pool"} == EXTRAS
     assert {dependency.split(">")[0] for dependency in project["dependencies"]} == {"msgspec", "click", "rich"}
 
 
@@ -89,26 +125,32 @@ def test_every_setting_and_variable_is_documented() -> None:
     assert [name for name in names if f"`{name}`" not in page and f"`journal.{name}`" not in page] == []
 
 
+def _error_kinds() -> "Iterator[type[errors.HoldfastError]]":
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    return (kind for kind in kinds if issubclass(kind, errors.HoldfastError))
+
+
 def test_every_error_code_is_documented() -> None:
     from holdfast.kernel.errors import STATUS
 
     page = (ROOT / "docs" / "errors.md").read_text()
-    for code, status in STATUS.items():
-        assert f"| `{code}` | {status.exit} | {status.http} |" in page, code
+    told = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\w+) \|", page, re.MULTILINE)
+    assert sorted(told) == sorted(
+        (kind.code, str(STATUS[kind.code].exit), str(STATUS[kind.code].http), kind.__name__) for kind in _error_kinds()
+    )
 
 
 def test_every_job_transition_is_drawn() -> None:
     from holdfast.domains.jobs.record import TRANSITIONS
 
-    page = (ROOT / "docs" / "state_machines.md").read_text()
-    for before, steps in TRANSITIONS.items():
-        for after in steps:
-            assert f"{before.value} --> {after.value}" in page
+    page = (ROOT / "docs" / "state_machines.md").read_text().partition("## A job")[2].partition("\n## ")[0]
+    drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", page, re.MULTILINE)
+    steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
+    ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
+    assert sorted(drawn) == sorted(steps | ends | {("[*]", "pending")})
 
 
 def test_docs_have_no_dead_links() -> None:
-    import re
-
     dead = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):

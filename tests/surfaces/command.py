@@ -23,9 +23,38 @@ class CommandLine:
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **environment}
 
     def __call__(self, *words: str, cwd: Path | None = None) -> Ran:
+        return self._ran([*ENTRY, *words], cwd or self.folder)
+
+    def shell(self, script: str) -> Ran:
+        """Run a line of shell in which `holdfast` is the command."""
+        function = f'holdfast() {{ {" ".join(ENTRY)} "$@"; }}'
+        return self._ran(["bash", "-c", f"{function}\n{script}"], self.folder)
+
+    def on_a_terminal(self, *words: str, columns: int = 80) -> str:
+        """What a terminal of that width is sent."""
+        import pty
+
+        ours, theirs = pty.openpty()
+        environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+        done = subprocess.Popen([*ENTRY, *words], cwd=self.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += (piece := os.read(ours, 4096))
+            except OSError:
+                # The last one at the other end has gone.
+                break
+            if not piece:
+                break
+        os.close(ours)
+        done.wait(60)
+        return shown.decode().replace("\r\n", "\n")
+
+    def _ran(self, command: list[str], cwd: Path) -> Ran:
         done = subprocess.run(
-            [*ENTRY, *words],
-            cwd=cwd or self.folder,
+            command,
+            cwd=cwd,
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

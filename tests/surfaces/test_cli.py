@@ -1,6 +1,8 @@
 """The command line as a user meets it: output, exit statuses, one-line errors that say what to do next."""
 
 import json
+import os
+import re
 import signal
 from pathlib import Path
 
@@ -65,6 +67,15 @@ BAD = [
     (["jobs", "list", "--namespace", "a/b"], 2, "namespace"),
     (["log", "--since", "yesterday"], 2, "15m"),
     (["log", "--since", "2026-01-01T00:00:00"], 2, "time zone"),
+    (["log", "--since", "99999999999999d"], 2, "calendar"),
+    (["log", "--since", "999999d"], 2, "calendar"),
+    (["log", "--since", "9" * 5000 + "d"], 2, "calendar"),
+    (["jobs", "list", "--store", ""], 2, "empty"),
+    (["jobs", "list", "--namespace", ""], 2, "empty"),
+    (["jobs", "list", "--store", "./x.sqlite"], 2, "did you mean sqlite:./x.sqlite?"),
+    (["jobs", "list", "--store", "sqlite:~nosuchuser/x"], 2, "home folder"),
+    (["jobs", "list", "--store", "sqlite:/" + "x" * 300], 6, "too long"),
+    (["store", "check", "--store", "sqlite:/" + "x" * 300], 6, "too long"),
     (["store", "restore", "nosuch"], 1, "no backup"),
     (["store", "check", "--store", "sqlite:elsewhere.sqlite"], 1, "no store"),
     (["nosuch"], 2, "nosuch"),
@@ -98,7 +109,7 @@ def test_a_damaged_store_is_status_7(holdfast: CommandLine, tmp_path: Path) -> N
 
 
 def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
-    ran = holdfast("jobs", "list", "--store", "sqlite:/proc/nowhere/store.sqlite")
+    ran = holdfast("jobs", "pick", "--agent-session", "x", "--store", "sqlite:/proc/nowhere/store.sqlite")
     assert ran.status == 6
     assert "--store" in ran.err
 
@@ -106,32 +117,80 @@ def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
 def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     kept = register(holdfast)
     saved = str(tmp_path / "saved.sqlite")
-    assert holdfast("store", "backup", saved).status == 0
+    assert json.loads(holdfast("store", "backup", saved, "--json").out) == {"backed_up_to": saved}
     again = holdfast("store", "backup", saved)
     assert (again.status, "exists" in again.err) == (2, True)
     register(holdfast)
-    assert holdfast("store", "restore", saved).status == 0
+    assert holdfast("store", "restore", saved).out == f"restored from {saved}\n"
+    assert json.loads(holdfast("store", "restore", saved, "--json").out) == {"restored_from": saved}
     assert [line.split("\t")[0] for line in holdfast("jobs", "list").out.splitlines()] == [kept]
 
 
-def test_the_quick_parser_and_the_full_one_agree(holdfast: CommandLine) -> None:
-    """`jobs pick` is parsed twice; the full parser is forced by an option that the quick one leaves to it."""
-    forms = [
-        ["jobs", "pick", "--agent-session", "tmux:a"],
-        ["jobs", "pick", "--agent-session", "tmux:a", "--json"],
-        ["jobs", "pick", "--agent-session", "tmux:a", "--wait", "0", "--namespace", "default"],
-    ]
-    for words in forms:
-        outcomes = []
-        for full in (False, True):
-            register(holdfast)
-            ran = holdfast(*(["-v"] if full else []), *words)
-            printed = json.loads(ran.out) if "--json" in words else ran.out.strip()
-            outcomes.append((ran.status, sorted(printed) if isinstance(printed, dict) else len(printed)))
-            empty = holdfast(*(["-v"] if full else []), *words)
-            outcomes.append((empty.status, empty.out))
-        assert outcomes[:2] == outcomes[2:]
-    assert holdfast("--version").out == holdfast("-v", "--version").out
+SITUATIONS = [
+    [],
+    ["--json"],
+    ["--wait", "0"],
+    ["--wait", "0.01"],
+    ["--wait", "-1"],
+    ["--wait", "nan"],
+    ["--wait", "soon"],
+    ["--wait", "\u0663"],
+    ["--pid", str(os.getpid()), "--json"],
+    ["--pid", "0"],
+    ["--pid", "\u0663"],
+    ["--pid", "2147483647"],
+    ["--pid", "9999999999"],
+    ["--pid", "9" * 400],
+    ["--namespace", "lab"],
+    ["--namespace", "a/b"],
+    ["--namespace", ""],
+    ["--store", ""],
+    ["--store", "nonsense"],
+    ["--store", "sqlite:/proc/nowhere/store.sqlite"],
+    ["--agent-session", "tmux:b"],
+    ["--agent-session", "a\nb"],
+    ["--nosuch"],
+    ["--json", "extra"],
+]
+
+
+@pytest.mark.parametrize("words", SITUATIONS, ids=lambda words: ascii(" ".join(words))[:30])
+def test_the_quick_parser_and_the_full_one_agree(tmp_path: Path, words: list[str]) -> None:
+    """`jobs pick` is parsed twice; the full parser is forced by an option before the verb, which the quick one leaves."""
+    outcomes = []
+    for before in ([], ["--namespace", "default"]):
+        holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/{len(before)}.sqlite")
+        register(holdfast, "--id", "the-job")
+        ran = holdfast(*before, "jobs", "pick", "--agent-session", "tmux:a", *words)
+        out = {**json.loads(ran.out), **VARYING} if "--json" in words and ran.out else ran.out
+        left = {**json.loads(holdfast("jobs", "get", "--job", "the-job", "--json").out), **VARYING}
+        outcomes.append((ran.status, out, ran.err, left))
+    assert outcomes[0] == outcomes[1]
+    assert "Traceback" not in outcomes[0][2]
+    assert "a bug" not in outcomes[0][2]
+
+
+VARYING = dict.fromkeys(["created_at", "updated_at", "started_at", "arrival", "token"])
+
+
+def test_both_parsers_tell_the_version(holdfast: CommandLine) -> None:
+    assert holdfast("--version") == holdfast("-v", "--version")
+
+
+def test_the_process_that_picks_is_recorded_and_shown(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    pid = os.getpid()
+    assert holdfast("jobs", "pick", "--agent-session", "tmux:a", "--pid", str(pid)).out == f"{job_id}\n"
+    claimed_by = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)["claimed_by"]
+    assert (claimed_by["pid"], claimed_by["label"]) == (pid, "tmux:a")
+    assert re.search(rf"^claimed_by +pid {pid} on \S+ \(tmux:a\)$", holdfast("jobs", "get", "--job", job_id).out, re.MULTILINE)
+
+
+def test_an_operator_who_starts_a_job_is_told_its_token(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    ran = holdfast("jobs", "status", "--job", job_id, "--set", "running")
+    token = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)["token"]
+    assert ran.out == f"{job_id} is running, token {token}\n"
 
 
 def test_store_and_namespace_may_stand_before_or_behind(holdfast: CommandLine, tmp_path: Path) -> None:
@@ -167,10 +226,13 @@ def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
 
 
 def test_without_settings_the_store_is_in_the_users_state_folder(tmp_path: Path) -> None:
-    assert CommandLine(tmp_path)("jobs", "list").status == 0
+    register(CommandLine(tmp_path))
     assert (tmp_path / ".local/state/holdfast/store.sqlite").exists()
-    assert CommandLine(tmp_path, XDG_STATE_HOME=f"{tmp_path}/xdg")("jobs", "list").status == 0
+    register(CommandLine(tmp_path, XDG_STATE_HOME=f"{tmp_path}/xdg"))
     assert (tmp_path / "xdg/holdfast/store.sqlite").exists()
+    # The platform's convention: a relative one is to be ignored.
+    register(CommandLine(tmp_path, XDG_STATE_HOME="relative"))
+    assert not (tmp_path / "relative").exists()
 
 
 def test_log_filters_follows_and_prunes(holdfast: CommandLine) -> None:
@@ -178,6 +240,9 @@ def test_log_filters_follows_and_prunes(holdfast: CommandLine) -> None:
     assert holdfast("log", "-n", "1").out.count("\n") == 1
     assert ids[1] in holdfast("log", "--subject", ids[1]).out
     assert holdfast("log", "--since", "1h").out.count("\n") == 3
+    assert ids[2] in holdfast("log", "--since", "1h", "-n", "1").out
+    assert holdfast("log", "--since", "1h", "-n", "1").out.count("\n") == 1
+    assert holdfast("log", "--since", "1h", "-n", "0").out.count("\n") == 3
     assert holdfast("log", "--since", "2099-01-01T00:00:00Z").out == ""
     following = holdfast.start("log", "--follow", "--json", "--tail", "1")
     assert following.stdout is not None

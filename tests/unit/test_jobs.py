@@ -8,7 +8,9 @@ import pytest
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import JOB_ID_CHARS, TRANSITIONS
 from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, InvalidName, InvalidValue, NotFound
+from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
+from holdfast.stores import waking
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -190,29 +192,99 @@ def test_list_filters_and_keeps_the_newest(jobs: Jobs) -> None:
     assert [job.prompt for job in jobs.list_jobs(status=JobStatus.RUNNING)] == ["1"]
     assert [job.prompt for job in jobs.list_jobs(agent_session="tmux:b")] == ["0", "2", "4"]
     assert [job.prompt for job in jobs.list_jobs(limit=2)] == ["3", "4"]
+    assert len(jobs.list_jobs(limit=9)) == 5
+    assert jobs.list_jobs(limit=0) == []
+    with pytest.raises(InvalidValue, match="limit"):
+        jobs.list_jobs(limit=-1)
 
 
-def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs) -> None:
-    got: list[Job | None] = []
-    waiter = threading.Thread(target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=30)))
-    waiter.start()
+class Waiter:
+    """A thread that picks, with no second look of its own before the test gives up."""
+
+    def __init__(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._jobs = jobs
+        self._got: list[Job | None] = []
+        self._asleep = threading.Event()
+        self._thread = threading.Thread(target=self._pick, daemon=True)
+        wait = waking.FdListener.wait
+
+        def told(ears: waking.FdListener, timeout_s: float | None) -> Woken:
+            self._asleep.set()
+            return wait(ears, timeout_s)
+
+        monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
+        monkeypatch.setattr(waking.FdListener, "wait", told)
+
+    def fall_asleep(self) -> None:
+        """Return when it has looked in vain: from here on only a notice can bring it a job in time."""
+        self._thread.start()
+        assert self._asleep.wait(20)
+
+    def got(self) -> Job | None:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "nobody woke it"
+        return self._got[0]
+
+    def _pick(self) -> None:
+        self._got.append(self._jobs.pick_pending(LABEL, wait_s=50))
+
+
+def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter(jobs, monkeypatch)
+    waiter.fall_asleep()
     register(jobs, label="tmux:b")
     job = register(jobs)
-    waiter.join(30)
-    assert [picked and picked.job_id for picked in got] == [job.job_id]
+    picked = waiter.got()
+    assert picked is not None
+    assert picked.job_id == job.job_id
 
 
-def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs) -> None:
+def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     job = register(jobs)
     jobs.pick_pending(LABEL)
-    got: list[Job | None] = []
-    waiter = threading.Thread(target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=30)))
-    waiter.start()
+    waiter = Waiter(jobs, monkeypatch)
+    waiter.fall_asleep()
     jobs.update_status(job.job_id, JobStatus.PENDING)
-    waiter.join(30)
-    assert got[0] is not None
-    assert got[0].attempt == 2
+    picked = waiter.got()
+    assert picked is not None
+    assert picked.attempt == 2
 
 
 def test_a_waiting_pick_gives_up_in_time(jobs: Jobs) -> None:
     assert jobs.pick_pending(LABEL, wait_s=0.01) is None
+    with pytest.raises(InvalidValue, match="wait_s"):
+        jobs.pick_pending(LABEL, wait_s=float("nan"))
+
+
+def test_every_change_moves_updated_at(jobs: Jobs, clock: ManualClock) -> None:
+    job = register(jobs)
+    clock.advance(5)
+    claimed = jobs.pick_pending(LABEL)
+    assert claimed is not None
+    assert claimed.created_at == job.created_at
+    assert claimed.updated_at == claimed.started_at == clock.now() > job.updated_at
+    clock.advance(5)
+    done = jobs.update_status(job.job_id, JobStatus.COMPLETED)
+    assert done.updated_at == done.finished_at == clock.now() > claimed.updated_at
+    assert done.started_at == claimed.started_at
+
+
+def test_a_status_may_be_given_by_its_name(jobs: Jobs) -> None:
+    job = register(jobs)
+    assert jobs.update_status(job.job_id, "running").status is JobStatus.RUNNING
+    assert [found.job_id for found in jobs.list_jobs(status="running")] == [job.job_id]
+    for wrong in ("finished", "", None, 5, []):
+        with pytest.raises(InvalidValue, match="pending, running, completed, error, cancelled"):
+            jobs.update_status(job.job_id, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue):
+        jobs.list_jobs(status="finished")
+    assert jobs.get_job(job.job_id).status is JobStatus.RUNNING
+
+
+def test_a_late_repeat_of_a_verdict_is_told_where_to_look(jobs: Jobs) -> None:
+    job = register(jobs)
+    claimed = jobs.pick_pending(LABEL)
+    assert claimed is not None
+    jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)
+    with pytest.raises(Fenced, match=f"is completed; token {claimed.token} no longer counts.*jobs get --job {job.job_id}"):
+        jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)

@@ -1,6 +1,5 @@
 """The registry of jobs: each operation is one transaction, and its journal entry commits with it."""
 
-import secrets
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,8 +20,9 @@ class Jobs:
     """Delegated work on one store.
 
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
-    counts only while that attempt is the current one. Not promised: that work is done once. A worker that dies after its
-    effect and before its verdict is followed by another attempt.
+    counts only while that attempt is the current one. Not promised: that work is done once; a job that was put back is done
+    again, whatever its first worker had already effected. Time limits, expected artifacts and the worker's process are
+    recorded, and nothing acts on them yet: a dead worker's job stays running until somebody sets it to pending.
     """
 
     def __init__(self, store: Store, journal: Journal) -> None:
@@ -83,9 +83,12 @@ class Jobs:
         """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
 
         Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
-        works on it, if it is to be believed dead or alive; a one-shot command gives none.
+        works on it, and is recorded; a one-shot command gives none. Raises InvalidName, and InvalidValue for a `wait_s` that
+        is no number.
         """
         check_label(agent_session, "agent session")
+        if wait_s != wait_s:
+            raise InvalidValue("wait_s is not a number: give the seconds to wait", field="wait_s")
         if wait_s <= 0:
             return self._pick(agent_session, holder)
         deadline = time.monotonic() + wait_s
@@ -100,7 +103,7 @@ class Jobs:
     def update_status(
         self,
         job_id: str,
-        status: JobStatus,
+        status: JobStatus | str,
         *,
         token: int | None = None,
         result: str | None = None,
@@ -109,30 +112,25 @@ class Jobs:
         """Move a job to another status and return it.
 
         A worker shows the token of its attempt, and gets Fenced when that is no longer the current one; an operator may
-        leave it out. Raises NotFound, and ImpossibleTransition for a step that TRANSITIONS does not have. Nothing is
-        changed in either case.
+        leave it out. Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not have, and InvalidValue for
+        what is no status. Nothing is changed in any of these cases.
         """
         check_id(job_id, "job id")
+        wanted = _status(status)
 
         def body(tx: Tx) -> Job:
             job = _existing(tx, job_id)
             if token is not None and token != job.token:
-                raise Fenced(
-                    f"token {token} is not the one of job {job_id}'s current attempt ({job.token or 'none'}): stop work on "
-                    "it, another may have taken over",
-                    job_id=job_id,
-                    token=token,
-                    current=job.token,
-                )
-            if status not in TRANSITIONS[job.status]:
+                raise _fenced(job, token)
+            if wanted not in TRANSITIONS[job.status]:
                 allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status])) or "nothing: it has ended"
                 raise ImpossibleTransition(
-                    f"job {job_id} is {job.status.value} and cannot become {status.value}; possible: {allowed}",
+                    f"job {job_id} is {job.status.value} and cannot become {wanted.value}; possible: {allowed}",
                     job_id=job_id,
                     status=job.status.value,
-                    wanted=status.value,
+                    wanted=wanted.value,
                 )
-            moved = _moved(job, status, tx.now, tx.revision)
+            moved = _moved(job, wanted, tx.now, tx.revision)
             if result is not None or error is not None:
                 moved = replace(moved, result=result, error=error)
             self._write(tx, job, moved)
@@ -148,15 +146,22 @@ class Jobs:
         return row.record
 
     def list_jobs(
-        self, *, status: JobStatus | None = None, agent_session: str | None = None, limit: int = LIST_MAX
+        self, *, status: JobStatus | str | None = None, agent_session: str | None = None, limit: int = LIST_MAX
     ) -> list[Job]:
-        """Return jobs in the order they arrived, the newest `limit` of those that match."""
+        """Return jobs in the order they arrived, the newest `limit` of those that match.
+
+        Raises InvalidValue for what is no status, and for a negative limit.
+        """
+        wanted = None if status is None else _status(status)
+        if limit < 0:
+            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         found = [
             row.record
             for row in self._store.read(lambda tx: tx.range(JOBS), scope=[JOBS])
-            if status in (None, row.record.status) and agent_session in (None, row.record.agent_session)
+            if wanted in (None, row.record.status) and agent_session in (None, row.record.agent_session)
         ]
-        return sorted(found, key=lambda job: (job.arrival, job.created_at, job.job_id))[-limit:]
+        in_order = sorted(found, key=lambda job: (job.arrival, job.created_at, job.job_id))
+        return in_order[max(len(in_order) - limit, 0) :]
 
     def _pick(self, agent_session: str, holder: Holder | None) -> Job | None:
         def body(tx: Tx) -> Job | None:
@@ -198,11 +203,36 @@ def _no_such(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id)
 
 
+def _fenced(job: Job, token: int) -> Fenced:
+    if job.token is None:
+        message = (
+            f"job {job.job_id} is {job.status.value}; token {token} no longer counts: stop work on it. If you are repeating "
+            f"your own verdict, `holdfast jobs get --job {job.job_id}` shows whether it arrived"
+        )
+    else:
+        message = (
+            f"token {token} is not the one of job {job.job_id}'s current attempt ({job.token}): stop work on it, another has "
+            "taken over"
+        )
+    return Fenced(message, job_id=job.job_id, token=token, current=job.token)
+
+
+def _status(value: JobStatus | str) -> JobStatus:
+    try:
+        return JobStatus(value)
+    except ValueError:
+        possible = ", ".join(status.value for status in JobStatus)
+        raise InvalidValue(f"{ascii(value)[:60]} is no status of a job: use one of {possible}", field="status") from None
+
+
 def _topic(agent_session: str) -> str:
     return f"jobs/{agent_session}"
 
 
 def _new_id() -> str:
+    # Here, since it is not cheap to load and picking needs none.
+    import secrets
+
     while True:
         # 6 bytes are 8 characters; a leading - or _ would not be an id.
         job_id = secrets.token_urlsafe(6)

@@ -11,6 +11,7 @@ as nearly all do, needs no counter row beside.
 """
 
 import sqlite3
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt
 from holdfast.kernel.space import Space
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
+from holdfast.stores.sqlite.translate import translated
 
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
@@ -56,6 +58,22 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
             version=version,
         )
     return version
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a file that is no store of ours before anything is put beside it. Raises StoreCorrupt or SchemaTooNew.
+
+    Only looks where no store has been opened yet: a gate beside the file shows that one has.
+    """
+    if path.with_name(path.name + "-gate").exists() or path.stat().st_size == 0:
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            layout_of(connection, path)
+    except sqlite3.Error as error:
+        found = translated(path, error)
+        if isinstance(found, StoreCorrupt):
+            raise found from None
 
 
 def create(connection: sqlite3.Connection, era: int) -> None:

@@ -57,6 +57,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._begin_process()
         prepare(self.path)
+        schema.refuse_foreign(self.path)
         # Before the first connection: from here on nobody replaces the files.
         self._users = Users(self.path)
         try:

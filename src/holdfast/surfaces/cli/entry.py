@@ -5,16 +5,25 @@ import sys
 
 from holdfast.surfaces.cli import quick
 
+EXIT_UNAVAILABLE = 6
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h: nothing that a script could deal with."""
 EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line and exit."""
+    if sys.stdout is None:
+        # Before anything is done: the next file opened would be standard output, and a claim would be nobody's.
+        _complain("standard output is closed: nothing was done. Use >/dev/null for none")
+        sys.exit(EXIT_UNAVAILABLE)
+    # What the locale cannot say is written out rather than refused: by now a change may have been made.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = sys.argv[1:]
     status = guarded(lambda: quick.run(arguments))
-    if status is None:
-        status = guarded(lambda: _full(arguments))
-    sys.exit(status)
+    if status is not None:
+        _leave(status)
+    sys.exit(guarded(lambda: _full(arguments)))
 
 
 def guarded(run: "quick.Command") -> int | None:
@@ -24,13 +33,25 @@ def guarded(run: "quick.Command") -> int | None:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not fail again while flushing it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has had enough. Commands that change something see to it themselves.
+        _abandon_output()
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback is never a user's answer
         return _told(error)
+
+
+def _leave(status: int) -> None:
+    """End at once. Taking the interpreter down in order costs a short command a tenth of its time, and by now the store is
+    closed and nothing is left to do but to write out what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError):
+            # Closed, or told already: guarded() flushes too.
+            continue
+    os._exit(status)
 
 
 def _told(error: Exception) -> int:
@@ -39,13 +60,34 @@ def _told(error: Exception) -> int:
     if os.environ.get("HOLDFAST_TRACEBACK"):
         raise error
     if isinstance(error, HoldfastError):
-        print(f"holdfast: {error.message}", file=sys.stderr)
-        return status_of(error).exit
-    print(
-        f"holdfast: unexpected {type(error).__name__}: {error}. This is a bug; HOLDFAST_TRACEBACK=1 shows where",
-        file=sys.stderr,
-    )
-    return status_of(HoldfastError("")).exit
+        _complain(error.message)
+        status = status_of(error).exit
+    elif isinstance(error, OSError) and error.filename is None:
+        # The stores let no such error through, and one about a file names it: this is our own output.
+        _complain(f"standard output cannot be written: {error.strerror}")
+        status = EXIT_UNAVAILABLE
+    else:
+        _complain(f"unexpected {type(error).__name__}: {error}. This is a bug; HOLDFAST_TRACEBACK=1 shows where")
+        status = EXIT_BUG
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _abandon_output()
+    return status
+
+
+def _complain(message: str) -> None:
+    from holdfast.surfaces.cli.output import printable
+
+    # A print to no file at all would go to standard output.
+    if sys.stderr is not None:
+        print(f"holdfast: {printable(message)}", file=sys.stderr)
+
+
+def _abandon_output() -> None:
+    from holdfast.surfaces.cli.output import abandon
+
+    abandon()
 
 
 def _full(arguments: list[str]) -> int:

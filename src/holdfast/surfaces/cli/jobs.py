@@ -4,11 +4,14 @@ import click
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import IDLE_TIMEOUT_S, TIMEOUT_S
-from holdfast.kernel.codec import to_plain
+from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.surfaces.cli import picking
-from holdfast.surfaces.cli.render import clipped, json_document, moment, pairs, table
-from holdfast.surfaces.cli.session import connected, store_options
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.quick import PID_MAX
+from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
 _job_option = click.option("--job", "job_id", required=True, metavar="ID", help="The job's id.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -25,12 +28,28 @@ def jobs() -> None:
 @click.option("--agent", default="agent", show_default=True, help="The kind of agent it is for.")
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a.")
 @click.option(
-    "--timeout", "timeout_sec", type=float, default=TIMEOUT_S, show_default=True, help="Seconds one attempt may take."
+    "--timeout",
+    "timeout_sec",
+    type=float,
+    default=TIMEOUT_S,
+    show_default=True,
+    help="Seconds one attempt should take. Recorded; nothing acts on it yet.",
 )
 @click.option(
-    "--idle-timeout", "idle_timeout_sec", type=float, default=IDLE_TIMEOUT_S, show_default=True, help="Seconds without a sign."
+    "--idle-timeout",
+    "idle_timeout_sec",
+    type=float,
+    default=IDLE_TIMEOUT_S,
+    show_default=True,
+    help="Seconds it should be without a sign. Recorded; nothing acts on it yet.",
 )
-@click.option("--artifact", "artifacts", multiple=True, metavar="PATH", help="A file the work must leave; repeatable.")
+@click.option(
+    "--artifact",
+    "artifacts",
+    multiple=True,
+    metavar="PATH",
+    help="A file the work should leave; repeatable. Recorded; nothing looks for it yet.",
+)
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher goes first.")
 @click.option("--id", "job_id", metavar="ID", help="An id of your own instead of a random one.")
 @_json_option
@@ -58,19 +77,24 @@ def register(
             priority=priority,
             job_id=job_id,
         )
-    json_document(job) if as_json else click.echo(job.job_id)
+    answer(to_json(job) if as_json else job.job_id)
 
 
 @jobs.command()
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to pick from.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
 @click.option(
-    "--pid", type=click.IntRange(1), help="The process that will work on it. Without one only time limits end the claim."
+    "--pid",
+    type=click.IntRange(1, PID_MAX),
+    help="The process that will work on it. Recorded; nothing acts on its death yet.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole job, with the token that a verdict must show.")
 @store_options
 def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> int:
-    """Claim the next pending job and print its id; exit 3 when there is none."""
+    """Claim the next pending job and print its id; exit 3 when there is none.
+
+    The claim has no end of its own yet: put a dead worker's job back with `holdfast jobs status --job ID --set pending`.
+    """
     with connected() as hf:
         return picking.pick(hf, agent_session, wait_s=wait_s, pid=pid, as_json=as_json)
 
@@ -87,7 +111,8 @@ def status(job_id: str, status: str, token: int | None, result: str | None, erro
     """Move a job to another status."""
     with connected() as hf:
         job = hf.jobs.update_status(job_id, JobStatus(status), token=token, result=result, error=error)
-    json_document(job) if as_json else click.echo(f"{job.job_id} is {job.status.value}")
+    token_shown = "" if job.token is None else f", token {job.token}"
+    answer(to_json(job) if as_json else f"{job.job_id} is {job.status.value}{token_shown}")
 
 
 @jobs.command()
@@ -96,23 +121,24 @@ def status(job_id: str, status: str, token: int | None, result: str | None, erro
 @store_options
 def get(job_id: str, as_json: bool) -> None:
     """Show one job."""
-    with connected() as hf:
+    with connected(create=False) as hf:
         job = hf.jobs.get_job(job_id)
     if as_json:
         json_document(job)
     else:
-        pairs([(name, _shown(value)) for name, value in to_plain(job).items()])
+        facts = {**to_plain(job), "claimed_by": None if job.claimed_by is None else _process(job.claimed_by)}
+        pairs([(name, _shown(value)) for name, value in facts.items()])
 
 
 @jobs.command("list")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those.")
 @click.option("--agent-session", metavar="LABEL", help="Only those.")
-@click.option("--limit", type=click.IntRange(1), default=LIST_MAX, show_default=True, help="At most so many, the newest.")
+@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most so many, the newest.")
 @_json_option
 @store_options
 def list_(status: str | None, agent_session: str | None, limit: int, as_json: bool) -> None:
     """List jobs in the order they arrived."""
-    with connected() as hf:
+    with connected(create=False) as hf:
         found = hf.jobs.list_jobs(
             status=None if status is None else JobStatus(status), agent_session=agent_session, limit=limit
         )
@@ -120,15 +146,20 @@ def list_(status: str | None, agent_session: str | None, limit: int, as_json: bo
         json_document(found)
     else:
         table(
-            ["job", "status", "session", "priority", "attempt", "created", "prompt"],
+            ["job", "status", "label", "priority", "attempt", "created", "prompt"],
             [_row(job) for job in found],
+            elastic=["label", "prompt"],
             empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
         )
 
 
 def _row(job: Job) -> list[str]:
     facts = [job.job_id, job.status.value, job.agent_session, str(job.priority), str(job.attempt)]
-    return [*facts, moment(job.created_at), clipped(job.prompt)]
+    return [*facts, short_moment(job.created_at), clipped(job.prompt)]
+
+
+def _process(holder: Holder) -> str:
+    return f"pid {holder.pid} on {holder.host_id}" + (f" ({holder.label})" if holder.label else "")
 
 
 def _shown(value: object) -> str:

@@ -1,5 +1,6 @@
 """`holdfast log`: the journal."""
 
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -10,9 +11,11 @@ from holdfast.kernel import clock
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Entry
-from holdfast.surfaces.cli.render import json_document, moment
-from holdfast.surfaces.cli.session import connected, store_options
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.render import moment
 
+TAIL = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -20,20 +23,29 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries as they come.")
 @click.option("--since", metavar="WHEN", help="An instant (2026-01-31T12:00:00Z) or an age (90s, 15m, 2h, 7d).")
 @click.option("--subject", help="Only entries about this, such as a job's id.")
-@click.option("-n", "--tail", type=click.IntRange(0), default=50, show_default=True, help="How many of the last; 0 for all.")
+@click.option(
+    "-n", "--tail", type=click.IntRange(0), help=f"How many of the last; 0 for all.  [default: {TAIL}; all with --since]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line an entry.")
 @click.option("--prune", is_flag=True, help="Drop what is beyond the configured bounds, and say how much that was.")
 @store_options
-def log(follow: bool, since: str | None, subject: str | None, tail: int, as_json: bool, prune: bool) -> None:
+def log(follow: bool, since: str | None, subject: str | None, tail: int | None, as_json: bool, prune: bool) -> None:
     """Show the journal: every change, in the order in which they took effect."""
-    with connected() as hf:
+    begin = None if since is None else _instant(since)
+    if tail is None:
+        tail = TAIL if begin is None else 0
+    # Following waits for whoever makes the store, and pruning is a change.
+    with connected(create=follow or prune) as hf:
         if prune:
             dropped = hf.log.prune()
-            json_document({"dropped": dropped}) if as_json else click.echo(f"{dropped} entries dropped")
+            answer(to_json({"dropped": dropped}) if as_json else f"{dropped} entries dropped")
             return
-        begin = None if since is None else _instant(since)
+        silent = True
         for entry in _entries(hf, follow, begin, subject, tail):
             click.echo(to_json(entry) if as_json else _line(entry))
+            silent = False
+        if silent and not as_json and sys.stdout.isatty():
+            click.echo("No entries. Every change is told here, such as `holdfast jobs register` makes.")
 
 
 def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | None, tail: int) -> Iterator[Entry]:
@@ -50,7 +62,7 @@ def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | 
         for batch in hf.log.since():
             entries += [entry for entry in batch.entries if wanted(entry)]
             cursor = batch.cursor
-        entries = entries[-tail:] if begin is None else entries
+        entries = entries[-tail:] if tail else entries
     yield from entries
     if follow:
         for batch in hf.log.follow(cursor):
@@ -59,7 +71,8 @@ def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | 
 
 def _line(entry: Entry) -> str:
     data = " ".join(f"{name}={_value(value)}" for name, value in entry.data.items())
-    return f"{moment(entry.at)}  {entry.kind:<20} {entry.subject:<12} {data}  by {entry.actor}"
+    line = f"{moment(entry.at)}  {entry.kind:<20} {entry.subject:<12} {data}  by {entry.actor}"
+    return printable(line.replace("\n", " "))
 
 
 def _value(value: object) -> str:
@@ -67,9 +80,13 @@ def _value(value: object) -> str:
 
 
 def _instant(text: str) -> datetime:
-    if text[-1:] in _UNITS and text[:-1].isdecimal():
-        return clock.SystemClock().now() - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
     try:
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            return clock.SystemClock().now() - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
         return clock.parse(text, "--since")
     except InvalidValue as error:
         raise click.BadParameter(f"{error.message}, or an age like 15m", param_hint="--since") from None
+    except (OverflowError, ValueError):
+        raise click.BadParameter(
+            "that lies before the calendar begins: leave it out for everything", param_hint="--since"
+        ) from None

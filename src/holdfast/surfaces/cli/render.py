@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.cli.output import printable
 
 
 def json_document(value: Any) -> None:
@@ -15,11 +16,15 @@ def json_document(value: Any) -> None:
     click.echo(to_json(value))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """A table with colour on a terminal; columns apart by tabs elsewhere, so that cut and awk read them."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, elastic: Sequence[str] = ()) -> None:
+    """A table with colour on a terminal, a line a row; columns apart by tabs elsewhere, so that cut and awk read them.
+
+    Where the terminal is too narrow, the `elastic` columns are cut first.
+    """
+    rows = [[_cell(text) for text in row] for row in rows]
     if not sys.stdout.isatty():
         for row in rows:
-            click.echo("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
+            click.echo("\t".join(row))
         return
     if not rows:
         click.echo(empty)
@@ -30,17 +35,19 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str)
 
     drawn = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
-        drawn.add_column(heading, overflow="fold")
+        # Rich takes width from columns that may wrap; the cells themselves then refuse to.
+        drawn.add_column(heading, no_wrap=heading not in elastic)
     for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
+        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     Console().print(drawn)
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values, a line each."""
+    """Names and values, a line each; the further lines of a value are indented, so that none looks like a name."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}")
+        lines = printable(value).replace("\n", "\n" + " " * (width + 2))
+        click.echo(f"{name:<{width}}  {lines}")
 
 
 def moment(at: datetime | None) -> str:
@@ -48,7 +55,16 @@ def moment(at: datetime | None) -> str:
     return "-" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def short_moment(at: datetime) -> str:
+    """An instant for a table: on a terminal, where width is dear, without its year and seconds."""
+    return at.strftime("%m-%d %H:%MZ") if sys.stdout.isatty() else moment(at)
+
+
 def clipped(text: str, width: int = 60) -> str:
     """One line of a text, cut to a width."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _cell(text: str) -> str:
+    return printable(text.replace("\t", " ").replace("\n", " "))

@@ -7,13 +7,13 @@ from importlib import import_module
 import click
 
 from holdfast import __version__
-from holdfast.surfaces.cli.session import Given, store_options
+from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
     "jobs": "Delegated work: register, pick, status, get, list.",
     "log": "The journal: what happened, and following it live.",
     "store": "The store itself: check, backup, restore.",
-    "tour": "See Holdfast work, with real processes and kills, in a minute.",
+    "tour": "See Holdfast work, with real processes and kills, in a few seconds.",
 }
 """Each is the module and the command of that name."""
 
@@ -43,9 +43,12 @@ def holdfast(verbose: int) -> None:
     """Keeps agents, jobs and shared resources from stepping on each other.
 
     New here? Try `holdfast tour`. Exit statuses: 0 done, 1 not found or not possible, 2 usage, 3 nothing to take, 4 refused or
-    lost, 5 timed out, 6 unavailable, 7 corrupt.
+    lost, 5 timed out, 6 unavailable, 7 corrupt, 70 a bug in Holdfast.
     """
-    if verbose:
+    if not verbose:
+        # Warnings of the database's driver would go to stderr; what matters of them comes as an error of ours.
+        logging.getLogger("psycopg").setLevel(logging.ERROR)
+    else:
         level = logging.DEBUG if verbose > 1 else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
 

@@ -4,10 +4,14 @@ from pathlib import Path
 
 import click
 
-from holdfast.app import Upkeep, load_settings
+from holdfast.app import Upkeep, load_settings, store_origin
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS
+from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import json_document, pairs
-from holdfast.surfaces.cli.session import Given, store_options
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -16,17 +20,18 @@ def store() -> None:
 
 
 @store.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 @store_options
 def info(as_json: bool) -> None:
-    """Show which store is used here."""
-    upkeep = _upkeep()
-    facts = upkeep.facts()
+    """Show which store is used here, and what chose it."""
+    facts = {**_upkeep().facts(), "chosen_by": "--store" if given().store else store_origin()}
+    # A path may hold bytes that are no text, which JSON cannot carry.
+    facts = {name: printable(fact) for name, fact in facts.items()}
     json_document(facts) if as_json else pairs(list(facts.items()))
 
 
 @store.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 @store_options
 def check(as_json: bool) -> int:
     """Look at every page, record, index and journal entry; exit 7 if anything is wrong. Changes nothing."""
@@ -40,22 +45,29 @@ def check(as_json: bool) -> int:
 
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@_json_option
 @store_options
-def backup(file: Path) -> None:
+def backup(file: Path, as_json: bool) -> None:
     """Copy the store to a new FILE as of now, while others go on using it."""
     _upkeep().backup(file)
-    click.echo(f"backed up to {file}")
+    _done("backed up to", file, as_json)
 
 
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@_json_option
 @store_options
-def restore(file: Path) -> None:
+def restore(file: Path, as_json: bool) -> None:
     """Put the backup FILE in the store's place. Tokens given out since it was made stay refused."""
     _upkeep().restore(file)
-    click.echo(f"restored from {file}")
+    _done("restored from", file, as_json)
+
+
+def _done(what: str, file: Path, as_json: bool) -> None:
+    shown = printable(str(file))
+    answer(to_json({what.replace(" ", "_"): shown}) if as_json else f"{what} {shown}")
 
 
 def _upkeep() -> Upkeep:
-    given = click.get_current_context().find_object(Given) or Given()
-    return Upkeep(load_settings(store=given.store, namespace=given.namespace))
+    said = given()
+    return Upkeep(load_settings(store=said.store, namespace=said.namespace))

@@ -4,6 +4,8 @@ Each part of Holdfast brings a chapter: a function that is given a Stage, does t
 be true. A statement that does not hold ends the tour with exit status 1.
 """
 
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ CHAPTERS: dict[str, Callable[[Stage], None]] = {
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the temporary store there and say where it is.")
 def tour(keep: bool) -> int:
-    """See Holdfast work, with real processes and kills, in a minute."""
+    """See Holdfast work, with real processes and kills, in a few seconds."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-tour-"))
     url = f"sqlite:{folder / 'store.sqlite'}"
     click.secho("A tour of Holdfast", bold=True)
@@ -44,12 +46,12 @@ def tour(keep: bool) -> int:
             _remove(folder)
     click.secho(f"\nAll {stage.told} statements held.", bold=True)
     click.echo("Next: `holdfast jobs register --prompt 'say hello' --agent-session tmux:me`, then `holdfast --help`.")
+    if shutil.which("holdfast") is None:
+        click.echo(f"`. {Path(sys.executable).with_name('activate')}` puts `holdfast` on your PATH.")
     if keep:
         click.echo(f"The store is kept: --store {url}")
     return 0
 
 
 def _remove(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)

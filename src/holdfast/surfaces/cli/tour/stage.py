@@ -42,9 +42,9 @@ class Stage:
         """Start `holdfast WORDS` as a process of its own, on the tour's store."""
         return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words, "--store", self.url])
 
-    def start_script(self, script: str) -> subprocess.Popen[str]:
-        """Start a Python program of its own; it finds the store's URL in its arguments."""
-        return self._start([sys.executable, "-c", script, self.url])
+    def start_script(self, script: str, *words: str) -> subprocess.Popen[str]:
+        """Start a Python program of its own; it finds the store's URL and the words in its arguments."""
+        return self._start([sys.executable, "-c", script, self.url, *words])
 
     def outcome(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         """Wait for a process; return its exit status and what it printed."""

@@ -28,10 +28,15 @@ def store_options(command: F) -> F:
     return command
 
 
-def connected() -> Holdfast:
-    """Connect as the user said."""
-    given = click.get_current_context().find_object(Given) or Given()
-    return connect(given.store, namespace=given.namespace)
+def given() -> Given:
+    """What the user said to the command that runs."""
+    return click.get_current_context().find_object(Given) or Given()
+
+
+def connected(*, create: bool = True) -> Holdfast:
+    """Connect as the user said. A command that only looks makes no store: it says `create=False`."""
+    said = given()
+    return connect(said.store, namespace=said.namespace, create=create)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

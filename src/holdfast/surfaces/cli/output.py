@@ -1,0 +1,38 @@
+"""Standard output: what may be shown there, and what happens when it cannot be written."""
+
+import os
+import re
+import sys
+
+from holdfast.kernel.errors import HoldfastError
+
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    """The text with everything written out that a terminal would obey instead of show."""
+    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def write(line: str | bytes) -> None:
+    """Write a line to standard output, through to whoever reads it. Raises OSError when that cannot be done."""
+    if isinstance(line, bytes):
+        # JSON is UTF-8 in every locale.
+        sys.stdout.buffer.write(line + b"\n")
+    else:
+        print(line)
+    sys.stdout.flush()
+
+
+def answer(line: str | bytes) -> None:
+    """Write what a command that changed something has to say. Raises HoldfastError when nobody can read it."""
+    try:
+        write(line)
+    except OSError as error:
+        raise HoldfastError(f"the change was made, but its answer could not be written: {error.strerror}") from None
+
+
+def abandon() -> None:
+    """Give up what could not be written, so that the interpreter does not stumble over it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
