@@ -15,7 +15,7 @@ from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import Store
+from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
@@ -88,6 +88,28 @@ class Upkeep:
         from holdfast.stores.sqlite import upkeep
 
         upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
+
+    def remove(self, space_name: str, key: str) -> str:
+        """Take a record out, damaged or not, and return what it held. The journal keeps the first 16 kB of it.
+
+        Raises NotFound, and InvalidValue for an unknown space.
+        """
+        from holdfast.stores.sqlite import upkeep
+
+        spaces = {space.name: space for space in all_spaces() if not space.volatile}
+        if space_name not in spaces:
+            raise InvalidValue(f"there is no space {space_name[:40]}: there are {', '.join(spaces)}", space=space_name[:40])
+        space = spaces[space_name]
+        with self._sqlite() as store:
+            held = upkeep.content(store, space, key).decode(errors="backslashreplace")
+            journal = Journal(store, actor=self._settings.actor or _actor(), keep=self._settings.journal)
+
+            def body(tx: Tx) -> None:
+                tx.delete(space, key)
+                journal.append(tx, kind="store.record_removed", subject=f"{space_name}/{key}", data={"held": held[:16384]})
+
+            store.transact(body, scope=[space])
+        return held
 
     @contextmanager
     def _sqlite(self) -> Iterator["SqliteStore"]:

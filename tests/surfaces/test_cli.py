@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,27 @@ def test_a_damaged_store_is_status_7(holdfast: CommandLine, tmp_path: Path) -> N
         ran = holdfast(*words, "--store", f"sqlite:{junk}")
         assert ran.status == 7, ran
         assert "restore" in ran.err
+
+
+def test_a_damaged_job_hides_no_other_and_can_be_taken_out(holdfast: CommandLine, tmp_path: Path) -> None:
+    damaged, sound = register(holdfast), register(holdfast)
+    raw = sqlite3.connect(tmp_path / "state" / "store.sqlite")
+    with raw:
+        raw.execute("UPDATE s_jobs SET value = '{\"half\"' WHERE key = ?", (damaged,))
+    raw.close()
+    listed = holdfast("jobs", "list")
+    assert (listed.status, listed.out.split("\t")[0]) == (7, sound)
+    assert f"holdfast store remove jobs {damaged}" in listed.err
+    picked = holdfast("jobs", "pick", "--agent-session", "tmux:a")
+    assert (picked.status, picked.out) == (0, f"{sound}\n")
+    assert damaged in picked.err
+    assert holdfast("store", "check").status == 7
+    assert holdfast("store", "remove", "jobs", damaged).status == 0
+    assert holdfast("store", "remove", "jobs", damaged).status == 1
+    assert holdfast("store", "remove", "nosuch", damaged).status == 2
+    assert holdfast("store", "check").out == "sound\n"
+    [told] = [json.loads(line) for line in holdfast("log", "--json", "--subject", f"jobs/{damaged}").out.splitlines()]
+    assert (told["kind"], told["data"]) == ("store.record_removed", {"held": '{"half"'})
 
 
 def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:

@@ -97,3 +97,19 @@ def test_a_forked_child_is_itself() -> None:
 def test_without_procfs_it_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="Linux"):
         Procfs(root=tmp_path).here()
+
+
+def test_a_process_that_is_hidden_is_unknown_not_dead(sleeper: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    """As with a /proc mounted with hidepid: there is no folder for it, and still it can be signalled."""
+    processes = Procfs()
+    holder = processes.of(sleeper.pid)
+    for place in ("self/ns", "sys/kernel/random"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to("/proc/self/ns/pid")
+    (tmp_path / "sys/kernel/random/boot_id").write_text(holder.boot_id)
+    hiding = Procfs(root=tmp_path)
+    assert hiding.here() == processes.here()
+    assert probe(holder, hiding, embedded=True) is Liveness.UNKNOWN
+    sleeper.kill()
+    sleeper.wait()
+    assert probe(holder, hiding, embedded=True) is Liveness.DEAD

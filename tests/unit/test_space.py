@@ -147,7 +147,7 @@ def test_a_version_that_is_no_positive_integer_is_damage(version: Any) -> None:
 
 
 def test_damage_is_told_with_its_reason_and_what_to_do() -> None:
-    with pytest.raises(RecordInvalid, match="holdfast store check") as caught:
+    with pytest.raises(RecordInvalid, match="holdfast store remove") as caught:
         TOOLS.decode("k", b'{"schema_version":3,"name":5}')
     assert "`str`" in caught.value.fields["why"] and "$.name" in caught.value.fields["why"]
 

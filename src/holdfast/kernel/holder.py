@@ -48,6 +48,7 @@ class Holder(Value, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
+        """Where it runs."""
         return Place(self.host_id, self.boot_id, self.pid_ns)
 
 

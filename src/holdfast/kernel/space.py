@@ -126,8 +126,8 @@ class Space(Generic[R]):
 
     def _invalid(self, key: str, why: str) -> RecordInvalid:
         return RecordInvalid(
-            f"{self.name}/{key} is damaged ({why}): look at it with `holdfast store check`, then restore it from a backup or "
-            "remove it",
+            f"{self.name}/{key} is damaged ({why}): restore it from a backup, or take it out with "
+            f"`holdfast store remove {self.name} {key}`",
             space=self.name,
             key=key,
             why=why,

@@ -7,12 +7,12 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from holdfast.domains.jobs.record import IDLE_TIMEOUT_S, JOB_ID_CHARS, JOBS, TIMEOUT_S, TRANSITIONS, Job, JobStatus
-from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, InvalidValue, NotFound
+from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal
 
 
@@ -20,9 +20,9 @@ class Jobs:
     """Delegated work on one store.
 
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
-    counts only while that attempt is the current one. Not promised: that work is done once; a job that was put back is done
-    again, whatever its first worker had already effected. Time limits, expected artifacts and the worker's process are
-    recorded, and nothing acts on them yet: a dead worker's job stays running until somebody sets it to pending.
+    counts only while that attempt is the current one; a damaged job holds up no other. Not promised: that work is done
+    once; a job that was put back is done again. Time limits, expected artifacts and the worker's process are recorded, and
+    nothing acts on them yet: a dead worker's job stays running until somebody sets it to pending.
     """
 
     def __init__(self, store: Store, journal: Journal) -> None:
@@ -146,33 +146,43 @@ class Jobs:
         return row.record
 
     def list_jobs(
-        self, *, status: JobStatus | str | None = None, agent_session: str | None = None, limit: int = LIST_MAX
+        self,
+        *,
+        status: JobStatus | str | None = None,
+        agent_session: str | None = None,
+        limit: int = LIST_MAX,
+        damaged: Damage | None = None,
     ) -> list[Job]:
         """Return jobs in the order they arrived, the newest `limit` of those that match.
 
-        Raises InvalidValue for what is no status, and for a negative limit.
+        A damaged record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue for what is no status, and
+        for a negative limit.
         """
         wanted = None if status is None else _status(status)
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         found = [
             row.record
-            for row in self._store.read(lambda tx: tx.range(JOBS), scope=[JOBS])
+            for row in self._store.read(lambda tx: tx.range(JOBS, damaged=damaged), scope=[JOBS])
             if wanted in (None, row.record.status) and agent_session in (None, row.record.agent_session)
         ]
         in_order = sorted(found, key=lambda job: (job.arrival, job.created_at, job.job_id))
         return in_order[max(len(in_order) - limit, 0) :]
 
     def _pick(self, agent_session: str, holder: Holder | None) -> Job | None:
-        def body(tx: Tx) -> Job | None:
-            row = tx.take_first(JOBS, "turn", (agent_session,))
+        def body(tx: Tx) -> tuple[Job | None, Damage]:
+            damaged: Damage = []
+            row = tx.take_first(JOBS, "turn", (agent_session,), damaged=damaged)
             if row is None:
-                return None
+                return None, damaged
             job = replace(_moved(row.record, JobStatus.RUNNING, tx.now, tx.revision), claimed_by=holder)
             self._write(tx, row.record, job)
-            return job
+            return job, damaged
 
-        return self._store.transact(body, scope=[rows(JOBS)])
+        job, damaged = self._store.transact(body, scope=[rows(JOBS)])
+        for error in damaged:
+            _warn(error)
+        return job
 
     def _write(self, tx: Tx, before: Job, after: Job) -> None:
         tx.put(JOBS, after.job_id, after)
@@ -190,6 +200,13 @@ def _moved(job: Job, status: JobStatus, now: datetime, revision: int) -> Job:
         )
     ended = now if status is not JobStatus.PENDING else None
     return replace(job, status=status, updated_at=now, finished_at=ended, token=None, claimed_by=None)
+
+
+def _warn(error: Corrupt) -> None:
+    # Loaded here, since a pick mostly has nothing to warn of and must start fast.
+    import logging
+
+    logging.getLogger("holdfast.jobs").warning("passed over space=jobs key=%s: %s", error.fields.get("key"), error.message)
 
 
 def _existing(tx: Tx, job_id: str) -> Job:

@@ -35,6 +35,6 @@ def open_postgres(url: str, namespace: str = "default") -> "PostgresStore":
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
             raise
         raise StoreUnavailable(
-            "PostgreSQL needs a driver that is not installed: pip install 'holdfast[postgres]'", outcome="none"
+            "PostgreSQL needs a driver that is not installed: pip install '.[postgres]'", outcome="none"
         ) from None
     return PostgresStore(url, namespace=namespace)

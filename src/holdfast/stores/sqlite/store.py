@@ -216,6 +216,7 @@ class SqliteStore:
         self._forked_in_use = not sound
 
     def before_fork(self) -> None:
+        """Before this process forks: close every connection, since none may be open then."""
         if not self._closed:
             self.durable.before_fork()
             if self._volatile is not None:

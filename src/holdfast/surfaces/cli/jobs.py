@@ -5,11 +5,13 @@ import click
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import IDLE_TIMEOUT_S, TIMEOUT_S
 from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.errors import status_of
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
+from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli import picking
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
@@ -136,11 +138,12 @@ def get(job_id: str, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most so many, the newest.")
 @_json_option
 @store_options
-def list_(status: str | None, agent_session: str | None, limit: int, as_json: bool) -> None:
-    """List jobs in the order they arrived."""
+def list_(status: str | None, agent_session: str | None, limit: int, as_json: bool) -> int:
+    """List jobs in the order they arrived; exit 7 if there are damaged ones, which are told on stderr."""
+    damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.jobs.list_jobs(
-            status=None if status is None else JobStatus(status), agent_session=agent_session, limit=limit
+            status=None if status is None else JobStatus(status), agent_session=agent_session, limit=limit, damaged=damaged
         )
     if as_json:
         json_document(found)
@@ -151,6 +154,9 @@ def list_(status: str | None, agent_session: str | None, limit: int, as_json: bo
             elastic=["label", "prompt"],
             empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
         )
+    for error in damaged:
+        click.echo(f"holdfast: {printable(error.message)}", err=True)
+    return status_of(damaged[0]).exit if damaged else 0
 
 
 def _row(job: Job) -> list[str]:

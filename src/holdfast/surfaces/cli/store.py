@@ -63,6 +63,20 @@ def restore(file: Path, as_json: bool) -> None:
     _done("restored from", file, as_json)
 
 
+@store.command()
+@click.argument("space")
+@click.argument("key")
+@_json_option
+@store_options
+def remove(space: str, key: str, as_json: bool) -> None:
+    """Take the record KEY out of SPACE, as a damaged one must be; what it held goes into the journal.
+
+    For records that no other command can read. `holdfast store check` names them as SPACE/KEY.
+    """
+    held = _upkeep().remove(space, key)
+    answer(to_json({"removed": f"{space}/{key}", "held": held}) if as_json else f"removed {printable(f'{space}/{key}')}")
+
+
 def _done(what: str, file: Path, as_json: bool) -> None:
     shown = printable(str(file))
     answer(to_json({what.replace(" ", "_"): shown}) if as_json else f"{what} {shown}")

@@ -1,0 +1,239 @@
+"""Rounds of work by processes that start together, and what is kept of them.
+
+A round ends with a Sample. Contenders take turns, round by round, so that whatever else the machine does meets all of them;
+a ratio is taken within each round, and the median of the rounds is what counts.
+"""
+
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+_START_TIMEOUT_S = 60.0
+_QUICK_S = 0.2
+
+
+class Actor(Protocol):
+    """One worker's side of a contender: connected, and ready to do the work again and again."""
+
+    def __call__(self) -> bool:
+        """Do it once. False when the peer gave up (its own time limit passed)."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+Cast = Callable[[Path, int], Actor]
+"""Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a process can be told it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one round showed."""
+
+    rate: float
+    """Pieces of work a second, all workers together."""
+    p50_s: float
+    worst_s: float
+    share: float
+    """What the worker with least got, as a part of what the one with most got."""
+    gave_up: int = 0
+
+
+class Spread(NamedTuple):
+    """A median with the least and the most of the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Somebody who does the work: a name, what its result survives, and a way to run one round in a folder of its own."""
+
+    name: str
+    durability: str
+    run: Callable[[Path], Sample]
+    limit: bool = False
+    """Not a peer but what the machine itself allows."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A contender and its rounds."""
+
+    contender: Contender
+    samples: tuple[Sample, ...]
+
+    def spread(self, of: Callable[[Sample], float]) -> Spread:
+        """The median, least and most of one figure."""
+        return spread(of(sample) for sample in self.samples)
+
+    def worst_s(self) -> float:
+        """The longest that one piece of work took in any round."""
+        return max(sample.worst_s for sample in self.samples)
+
+    def gave_up(self) -> int:
+        """How often it gave up, in all rounds."""
+        return sum(sample.gave_up for sample in self.samples)
+
+
+class Lab:
+    """The folder and the sizes of a run."""
+
+    def __init__(self, root: Path, *, rounds: int, quick: bool) -> None:
+        self._root = root
+        self.rounds = rounds
+        self.quick = quick
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A new folder for one round; what it left for the disk to write is written before the next one starts."""
+        folder = Path(tempfile.mkdtemp(dir=self._root))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+            os.sync()
+
+    def race(
+        self,
+        *,
+        prepare: Callable[[Path], None],
+        cast: Cast,
+        seconds: float,
+        warm_up_s: float = 0.2,
+        processes: int = 1,
+        threads: int = 1,
+    ) -> Callable[[Path], Sample]:
+        """A round of work by so many workers, ready to be run in a folder."""
+        seconds = min(seconds, _QUICK_S) if self.quick else seconds
+        return partial(
+            _race, prepare=prepare, cast=cast, seconds=seconds, warm_up_s=warm_up_s, processes=processes, threads=threads
+        )
+
+    def interleave(
+        self, contenders: Sequence[Contender], *, rounds: int | None = None, shared: Path | None = None
+    ) -> list[Series]:
+        """Let the contenders take turns for so many rounds, each time in a new folder unless they share one."""
+        taken: list[list[Sample]] = [[] for _ in contenders]
+        for _ in range(rounds or self.rounds):
+            for contender, samples in zip(contenders, taken, strict=True):
+                with nullcontext(shared) if shared else self.folder() as folder:
+                    samples.append(contender.run(folder))
+        return [Series(contender, tuple(samples)) for contender, samples in zip(contenders, taken, strict=True)]
+
+
+def spread(figures: Iterator[float]) -> Spread:
+    """The median, least and most of some figures."""
+    found = list(figures)
+    return Spread(statistics.median(found), min(found), max(found))
+
+
+def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread:
+    """Ours over theirs, round by round."""
+    return spread(of(a) / of(b) for a, b in zip(ours.samples, theirs.samples, strict=True))
+
+
+def _race(
+    folder: Path,
+    *,
+    prepare: Callable[[Path], None],
+    cast: Cast,
+    seconds: float,
+    warm_up_s: float,
+    processes: int,
+    threads: int,
+) -> Sample:
+    """One round: workers connect, start together, warm up, and work for a while; all they did after the warm-up counts."""
+    prepare(folder)
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    workers = [
+        context.Process(target=_work, args=(folder, number, cast, threads, warm_up_s, seconds, barrier, send))
+        for number, (_, send) in enumerate(pipes)
+    ]
+    for worker in workers:
+        worker.start()
+    for _, send in pipes:
+        send.close()
+    logs = [log for receive, _ in pipes for log in receive.recv()]
+    for worker in workers:
+        worker.join()
+    return _summary(logs, seconds)
+
+
+class _Log:
+    """How long each piece of one worker's work took."""
+
+    def __init__(self) -> None:
+        self.took = array("d")
+        self.done = 0
+        """Without what ended after the round, which counts as a wait and not as work done."""
+        self.gave_up = 0
+
+    def work(self, actor: Actor, begin: float, end: float) -> None:
+        """Do it until the end of the round, and keep what ended after its beginning."""
+        clock = time.perf_counter
+        before = clock()
+        while before < end:
+            done = actor()
+            after = clock()
+            if after >= begin:
+                self.took.append(after - before)
+                self.done += done and after <= end
+                self.gave_up += not done
+            before = after
+
+
+def _summary(logs: Sequence[_Log], seconds: float) -> Sample:
+    """A round's logs as one sample."""
+    took = sorted(took for log in logs for took in log.took)
+    done = [log.done for log in logs]
+    return Sample(
+        rate=sum(done) / seconds,
+        p50_s=took[len(took) // 2],
+        worst_s=took[-1],
+        share=min(done) / max(done) if max(done) else 0.0,
+        gave_up=sum(log.gave_up for log in logs),
+    )
+
+
+def _work(
+    folder: Path,
+    number: int,
+    cast: Cast,
+    threads: int,
+    warm_up_s: float,
+    seconds: float,
+    barrier: Barrier,
+    send: Connection,
+) -> None:
+    actor = cast(folder, number)
+    barrier.wait(_START_TIMEOUT_S)
+    begin = time.perf_counter() + warm_up_s
+    logs = [_Log() for _ in range(threads)]
+    helpers = [threading.Thread(target=log.work, args=(actor, begin, begin + seconds)) for log in logs[1:]]
+    for helper in helpers:
+        helper.start()
+    logs[0].work(actor, begin, begin + seconds)
+    for helper in helpers:
+        helper.join()
+    send.send(logs)
+    actor.close()

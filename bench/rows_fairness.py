@@ -1,0 +1,32 @@
+"""Sixteen writers: does each get its share?"""
+
+from bench.measure import Lab, ratio
+from bench.report import Row, Verdict
+from bench.rows_durable import contenders
+
+NAME = "fairness"
+
+_WORST_MS = 250
+
+
+def measure(lab: Lab) -> list[Row]:
+    rounds = min(lab.rounds, 3)
+    series = lab.interleave(contenders(lab, 16, 5.0), rounds=rounds)
+    ours = series[0]
+    share = ours.spread(lambda sample: sample.share)
+    worst = ours.spread(lambda sample: sample.worst_s * 1000)
+    wait = ratio(ours, series[1], lambda sample: sample.worst_s)
+    return [
+        Row(
+            name="fairness",
+            title="Fairness, 16 processes",
+            says=f"Sixteen processes make durable changes for 5 s, in {rounds} rounds. The share is what the process with "
+            "least got, as a part of what the one with most got; the worst wait is the longest of any change by anyone.",
+            series=series,
+            verdicts=[
+                Verdict("share, least to most", "over 0.8", share, share.median > 0.8),
+                Verdict("worst wait in ms", f"at most {_WORST_MS}", worst, worst.high <= _WORST_MS),
+                Verdict("worst wait, Holdfast to raw SQLite", "", wait, None),
+            ],
+        )
+    ]

@@ -1,0 +1,49 @@
+"""Volatile changes: what locks and heartbeats are made of."""
+
+from functools import partial
+
+from bench import work
+from bench.measure import Contender, Lab, ratio
+from bench.report import Row, Verdict
+
+NAME = "volatile"
+
+
+def measure(lab: Lab) -> list[Row]:
+    race = partial(lab.race, seconds=0.8)
+    raw = partial(race, prepare=work.prepare_raw_volatile)
+    ours = partial(race, prepare=work.prepare_store)
+    pair = lab.interleave(
+        [
+            Contender("Holdfast, put_new + delete_if", work.KILL, ours(cast=work.VolatilePair)),
+            Contender("raw SQLite, INSERT + DELETE", work.KILL, raw(cast=work.RawVolatilePair)),
+        ]
+    )
+    single = lab.interleave(
+        [
+            Contender("Holdfast, transact with a put", work.KILL, ours(cast=work.VolatileChange)),
+            Contender("raw SQLite, one upsert", work.KILL, raw(cast=work.RawVolatileChange)),
+        ]
+    )
+    return [
+        Row(
+            name="volatile-pair",
+            title="Volatile pair",
+            says="Put a record that must be new and delete it by its token, as a lock does: two transactions of one statement "
+            "each. Holdfast also takes the turns at the gate and gives a token that only grows; the raw side has "
+            "synchronous=OFF, no trigger and no counter.",
+            series=pair,
+            verdicts=[
+                Verdict("time, Holdfast to raw SQLite", "", ratio(pair[0], pair[1], lambda sample: 1 / sample.rate), None)
+            ],
+        ),
+        Row(
+            name="volatile-change",
+            title="Volatile change",
+            says="A general transaction that puts one volatile record, against one upsert.",
+            series=single,
+            verdicts=[
+                Verdict("time, Holdfast to raw SQLite", "", ratio(single[0], single[1], lambda sample: 1 / sample.rate), None)
+            ],
+        ),
+    ]
