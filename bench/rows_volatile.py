@@ -29,9 +29,9 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="volatile-pair",
             title="Volatile pair",
-            says="Put a record that must be new and delete it by its token, as a lock does: two transactions of one statement "
-            "each. Holdfast also takes the turns at the gate and gives a token that only grows; the raw side has "
-            "synchronous=OFF, no trigger and no counter.",
+            says="Put a record that must be new and delete it by its token, as a lock does: two transactions. "
+            "Holdfast also takes the turns at the gate and gives a token that only grows; the raw side has "
+            "synchronous=OFF and no counter.",
             series=pair,
             verdicts=[
                 Verdict("time, Holdfast to raw SQLite", "", ratio(pair[0], pair[1], lambda sample: 1 / sample.rate), None)

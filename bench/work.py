@@ -87,10 +87,10 @@ def prepare_raw_filled(folder: Path) -> None:
 
 
 def prepare_raw_volatile(folder: Path) -> None:
-    """A database with the volatile table alone: no trigger, no counter, as somebody would make it by hand."""
+    """A database with the volatile table alone: no counter, as somebody would make it by hand."""
     prepare_store(folder)
     [volatile] = (path for path in folder.iterdir() if path.name.endswith("locks-bench.sqlite"))
-    _copy(volatile, folder / RAW, skip="trigger")
+    _copy(volatile, folder / RAW)
 
 
 def prepare_file(folder: Path) -> None:
@@ -366,15 +366,14 @@ def _connect(folder: Path, synchronous: str) -> sqlite3.Connection:
     return raw
 
 
-def _copy(source: Path, target: Path, *, skip: str = "") -> None:
+def _copy(source: Path, target: Path) -> None:
     """Make the source's tables anew in the target, by its own statements, and copy the rows."""
     raw = sqlite3.connect(target, isolation_level=None)
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("ATTACH ? AS source", (str(source),))
     made = raw.execute("SELECT type, name, sql FROM source.sqlite_master WHERE sql IS NOT NULL").fetchall()
     for kind, name, sql in made:
-        if kind != skip:
-            raw.execute(sql)
+        raw.execute(sql)
         if kind == "table":
             raw.execute(f"INSERT INTO main.{name} SELECT * FROM source.{name}")
     raw.close()

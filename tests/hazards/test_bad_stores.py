@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.kernel import token
 from holdfast.kernel.errors import (
     Corrupt,
     Held,
@@ -211,6 +212,34 @@ def test_a_new_boot_begins_a_new_era_and_forgets_the_volatile(path: Path, tmp_pa
         clock.advance(-10)
     assert tokens == sorted(set(tokens))
     assert [file.name for file in tmp_path.glob("*.locks-*.sqlite")] == ["store.sqlite.locks-boot-4.sqlite"]
+
+
+@pytest.mark.parametrize("remains", ["junk", "empty", "no row", "absurd", "carried"])
+def test_what_is_left_of_an_earlier_boots_volatile_file_is_believed_within_reason(tmp_path: Path, remains: str) -> None:
+    clock = ManualClock()
+    path = tmp_path / "store.sqlite"
+    store = _open(path, clock)
+    first = put(store, "lock", space=VOLATILE)
+    store.close()
+    old = tmp_path / "store.sqlite.locks-boot-1.sqlite"
+    era = {"absurd": 1 << 50, "carried": token.era(first) + 9}.get(remains)
+    if remains in ("junk", "empty"):
+        for file in tmp_path.glob("*.locks-*"):
+            file.write_bytes(os.urandom(9000) if remains == "junk" else b"")
+    else:
+        raw = sqlite3.connect(old)
+        with raw:
+            raw.execute(
+                "DELETE FROM meta WHERE name = 'era'" if era is None else f"UPDATE meta SET number = {era} WHERE name = 'era'"
+            )
+        raw.close()
+    store = _open(path, clock, boot_id="boot-2")
+    second = put(store, "lock", space=VOLATILE)
+    store.close()
+    assert second > first
+    assert token.era(second) <= token.era(first) + token.STRIDE + 3
+    if remains == "carried":
+        assert token.era(second) > token.era(first) + 9
 
 
 def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(path: Path, tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     for name in [name for name in sys.modules if name.startswith("holdfast.stores.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[postgres\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install '.\[postgres\]'"):
         open_postgres("postgresql://host/x")
 
 

@@ -2,7 +2,7 @@
 
     store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
     store.read(body, scope=...)                                    a consistent snapshot
-    store.get / put_new / delete_if                                one-statement hot paths
+    store.get / put_new / delete_if                                hot paths: one thing, checked and done
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          what happened, from a place on
 

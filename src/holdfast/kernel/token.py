@@ -17,7 +17,7 @@ _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
 _STEPPED_BACK = 60
 """How far behind the last era a clock may be and still be believed."""
 
-_STRIDE = 1 << 16
+STRIDE = 1 << 16
 """How far to go beyond the last era when the clock cannot be believed: room for what its counter may have carried."""
 
 
@@ -39,5 +39,5 @@ def next_era(known: int, now: datetime) -> int:
     """
     seconds = int((now - _ORIGIN).total_seconds())
     if seconds < known - _STEPPED_BACK:
-        return known + _STRIDE
+        return known + STRIDE
     return max(known + 1, seconds)

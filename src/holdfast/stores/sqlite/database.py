@@ -16,16 +16,15 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.gate import Gate
-from holdfast.stores.sqlite.transaction import executed
 from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
 
@@ -190,21 +189,6 @@ class Database:
                 faults.reach("sqlite.checkpoint.between")
                 # The few frames that came meanwhile: with none left, the next writer begins the log anew.
                 self.alone(checkpoint, _BUSY_SLEEP_MAX_S)
-
-    def change(self, connection: Connection, sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
-        """Inside the gate: run a statement that is a transaction by itself; a key that exists makes it change nothing."""
-        faults.reach("sqlite.commit.before")
-        rows: list[tuple[Any, ...]] = []
-        try:
-            rows = self.reading(connection, lambda raw: executed(raw, sql, parameters).fetchall(), timeout_s)
-        except sqlite3.IntegrityError:
-            pass
-        except sqlite3.Error as error:
-            if tables_changed(error):
-                raise
-            raise translated(self.path, error, committing=True) from None
-        faults.reach("sqlite.commit.after")
-        return rows
 
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
         """Run one read, again if another connection was just recovering or closing the log."""

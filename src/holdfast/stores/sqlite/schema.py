@@ -85,9 +85,14 @@ def create(connection: sqlite3.Connection, era: int) -> None:
     connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
 
 
-def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0) -> int:
-    """Record and return a new era, inside a transaction of the durable file; `known` is another that must be passed."""
-    era = token.next_era(max(last_era(connection), known), clock.now())
+def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0, carried: int = 0) -> int:
+    """Record and return a new era, inside a transaction of the durable file.
+
+    It passes `known`, another one that is certain, and `carried`, which was read from a file that was never synced and is
+    believed within reason only.
+    """
+    last = max(last_era(connection), known)
+    era = token.next_era(max(last, min(carried, last + token.STRIDE)), clock.now())
     connection.execute("UPDATE meta SET number = ? WHERE name = 'era'", (era,))
     return era
 
@@ -115,6 +120,16 @@ def last_era(connection: sqlite3.Connection) -> int:
     return int(max(begun, token.era(connection.execute(LAST_REVISION).fetchone()[0])))
 
 
+def carried_era(path: Path) -> int:
+    """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0 otherwise."""
+    try:
+        with closing(sqlite3.connect(path)) as old:
+            return last_era(old)
+    except (sqlite3.Error, TypeError, ValueError):
+        # A power loss may have left anything of it.
+        return 0
+
+
 def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
     """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
     found = connection.execute("SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)).fetchone()
@@ -129,12 +144,6 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
         f"CREATE TABLE IF NOT EXISTS {table.name} (ns TEXT NOT NULL, key TEXT NOT NULL, rev INTEGER NOT NULL, "
         f"value BLOB NOT NULL{columns}, PRIMARY KEY (ns, key)) WITHOUT ROWID"
     )
-    if space.volatile:
-        # `put_new` is a single statement, so the counter it takes its token from must move by itself.
-        connection.execute(
-            f"CREATE TRIGGER IF NOT EXISTS {table.name}_rev AFTER INSERT ON {table.name} BEGIN "
-            "UPDATE meta SET number = new.rev WHERE name = 'revision' AND number < new.rev; END"
-        )
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")}
     for column in table.columns:
         if column not in present:
@@ -150,23 +159,9 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def put_new(space: Space[Any], items: int) -> str:
-    """Insert that many rows or none, all under the next revision. The counter is read once for all of them, and moved by the
-    volatile table's trigger."""
-    table = table_of(space, DIALECT)
-    columns = ", ".join(["ns", "key", "value", *table.columns])
-    row = f"({', '.join(['?'] * (3 + len(table.columns)))})"
-    return (
-        f"WITH next (rev) AS MATERIALIZED ({LAST_REVISION} + 1), "
-        f"new ({columns}) AS (VALUES {', '.join([row] * items)}) "
-        f"INSERT INTO {table.name} ({columns}, rev) SELECT {columns}, rev FROM new, next RETURNING rev"
-    )
-
-
-@lru_cache(maxsize=1024)
 def delete_if(space: Space[Any], keys: int) -> str:
-    """Delete that many keys if they have a revision; a row for each that had it."""
-    return table_of(space, DIALECT).delete_if(keys, DIALECT) + " RETURNING 1"
+    """Delete that many keys if they have a revision."""
+    return table_of(space, DIALECT).delete_if(keys, DIALECT)
 
 
 def _reindex(connection: sqlite3.Connection, space: Space[Any]) -> None:

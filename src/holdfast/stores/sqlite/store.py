@@ -22,7 +22,6 @@ from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
-from holdfast.stores import plain
 from holdfast.stores.scoping import Plan, check_keys, check_limit, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import database as database_
@@ -30,7 +29,7 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
-from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx, instant
+from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, instant
 from holdfast.stores.sqlite.translate import TablesChanged
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
@@ -84,11 +83,13 @@ class SqliteStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        plan = plan_of(tuple(scope))
+        return self._run(body, plan_of(tuple(scope)), timeout_s, durable=durable)
+
+    def _run(self, body: Callable[[SqliteTx], T], plan: Plan, timeout_s: float, *, durable: bool = True) -> T:
         deadline = time.monotonic() + timeout_s
         return self._again_if_changed(lambda: self._transact(body, plan, durable, deadline))
 
-    def _transact(self, body: Callable[[Tx], T], plan: Plan, durable: bool, deadline: float) -> T:
+    def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, durable: bool, deadline: float) -> T:
         database = self._database(plan.volatile, deadline)
         with database.connection(_left(deadline)) as connection:
             self._declare(database, connection, plan.spaces, deadline)
@@ -152,19 +153,22 @@ class SqliteStore:
         return None if found is None else Row(key, space.decode(key, found[0]), found[1])
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
-        if not space.volatile:
-            return plain.put_new(self, space, items, timeout_s)
         check_keys([key for key, _ in items], distinct=True)
-        parameters: list[Any] = []
-        for key, record in items:
-            parameters += [self.namespace, key, space.encode(record), *space.index_keys(record)]
-        rows = self._statement(space, schema.put_new(space, len(items)), parameters, timeout_s)
-        return rows[0][0] if rows else None
+
+        def insert(tx: SqliteTx) -> int:
+            for key, record in items:
+                tx.insert(space, key, record)
+            return tx.revision
+
+        try:
+            return self._run(insert, plan_of((space,)), timeout_s)
+        except KeyTaken:
+            return None
 
     def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
         check_keys(keys)
         sql = schema.delete_if(space, len(keys))
-        return len(self._statement(space, sql, [self.namespace, token, *keys], timeout_s))
+        return self._run(lambda tx: tx.change(sql, (self.namespace, token, *keys)), plan_of((space,)), timeout_s)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
@@ -271,26 +275,6 @@ class SqliteStore:
         """After an error of SQLite's: what was known of the tables may no longer hold, as after a restore by another."""
         self._declared.clear()
 
-    def _statement(self, space: Space[Any], sql: str, parameters: Sequence[Any], timeout_s: float) -> list[tuple[Any, ...]]:
-        """Run one changing statement as a transaction of its own; a key that exists makes it change nothing."""
-        deadline = time.monotonic() + timeout_s
-
-        def run() -> list[tuple[Any, ...]]:
-            database = self._database(space.volatile, deadline)
-            with database.connection(_left(deadline)) as connection:
-                self._declare(database, connection, [space], deadline)
-                rows = database.alone(
-                    lambda: database.change(connection, sql, parameters, _left(deadline)),
-                    _left(deadline),
-                    sleepy=not space.volatile,
-                )
-                if not space.volatile:
-                    database.settle(connection)
-                database.tidy(connection)
-            return rows
-
-        return self._again_if_changed(run)
-
     def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
         """A file's entries behind a revision, or its last ones."""
         select = "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? ORDER BY revision"
@@ -319,11 +303,11 @@ class SqliteStore:
 
     def _create_volatile(self, raw: sqlite3.Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
-        known = self._end_other_boots()
+        carried = self._end_other_boots()
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
             era = self.durable.write(
                 connection,
-                lambda: schema.begin_era(connection.raw, self._clock, known=known),
+                lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
                 TRANSACT_TIMEOUT_S,
                 sleepy=True,
             )
@@ -339,8 +323,7 @@ class SqliteStore:
             if path.name.startswith(mine.name):
                 continue
             if path.suffix == ".sqlite":
-                with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as old:
-                    known = max(known, schema.last_era(old))
+                known = max(known, schema.carried_era(path))
             with contextlib.suppress(OSError):
                 os.unlink(path)
         return known

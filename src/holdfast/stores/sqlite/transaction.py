@@ -7,12 +7,17 @@ from typing import Any
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.stores.scoping import check_entry, check_texts
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 
 _APPEND = "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+class KeyTaken(Exception):
+    """There is a record under the key. Never leaves the store."""
 
 
 class SqliteReadTx(SqlReadTx):
@@ -51,6 +56,13 @@ class SqliteTx(SqliteReadTx, SqlTx):
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         faults.reach("sqlite.write")
         return executed(self._raw, sql, parameters).rowcount
+
+    def insert(self, space: Space[R], key: str, record: R) -> None:
+        """Write a record that must be new. Raises KeyTaken when it is not."""
+        try:
+            self.change(self._table(space).insert, self.row_of(space, key, record, self.revision))
+        except sqlite3.IntegrityError:
+            raise KeyTaken(key) from None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         encoded = check_entry(data)
