@@ -3,7 +3,9 @@
 Unknown fields, wrong types, missing fields and naive timestamps are refused, on the way in and on the way out.
 """
 
+from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -17,20 +19,17 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An immutable value with named, typed fields. Making one with a naive timestamp raises InvalidValue."""
 
-    _instants: ClassVar[tuple[str, ...]]
+    _instants: ClassVar[Callable[["Value"], tuple[Any, ...]] | None]
 
     def __post_init__(self) -> None:
         # Looked up in the class itself: a subclass has fields that its base does not know.
-        names = type(self).__dict__.get("_instants")
-        if names is None:
-            names = _instant_fields(type(self))
-        for name in names:
-            at = getattr(self, name)
-            # Anything but a datetime here is None, or a wrong type that the encoder or the type checker will name.
-            if type(at) is datetime and at.tzinfo is None:
-                raise InvalidValue(
-                    f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only", field=name
-                )
+        own = type(self).__dict__
+        instants = own["_instants"] if "_instants" in own else _instants_of(type(self))
+        if instants is not None:
+            for at in instants(self):
+                # Anything but a datetime here is None, or a wrong type that the encoder or the type checker will name.
+                if type(at) is datetime and at.tzinfo is None:
+                    raise _naive(self, at)
 
 
 class Record(Value, frozen=True, kw_only=True):
@@ -50,10 +49,17 @@ def to_plain(value: Any) -> Any:
     return msgspec.json.decode(_encoder.encode(value))
 
 
-def _instant_fields(kind: type[Value]) -> tuple[str, ...]:
-    names = tuple(f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type))
-    kind._instants = names
-    return names
+def _naive(value: Value, at: datetime) -> InvalidValue:
+    name = next(f.name for f in msgspec.structs.fields(value) if getattr(value, f.name) is at)
+    return InvalidValue(f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only", field=name)
+
+
+def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]] | None:
+    """What gets all instants of such a value at once; None where it has none."""
+    names = [f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type)]
+    # Twice the first, so that one name gives a tuple too.
+    kind._instants = attrgetter(names[0], *names) if names else None
+    return kind._instants
 
 
 def _mentions_instant(kind: Any) -> bool:

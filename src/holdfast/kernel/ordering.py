@@ -19,7 +19,8 @@ def encode(parts: Parts) -> bytes:
     out = []
     for part in parts:
         if isinstance(part, str):
-            out.append(part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\0")
+            text = part.encode("utf-8", "surrogatepass")
+            out.append((text.replace(b"\0", b"\0\xff") if b"\0" in text else text) + b"\0\0")
         elif isinstance(part, int) and -_OFFSET <= part < _OFFSET:
             out.append((part + _OFFSET).to_bytes(8, "big"))
         else:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -46,8 +47,11 @@ class Gate:
         """
         if self._worker == threading.get_ident():
             raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
-        # An open gate costs one lock and two system calls.
-        if self._inside.acquire(blocking=False):
+        began = time.monotonic()
+        if self._clerk is None or not self._clerk.busy:
+            # An open gate costs one lock and two system calls. Threads of one process wait for each other right here.
+            if not self._inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)):
+                raise self._late(timeout_s)
             try:
                 try:
                     if self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -60,7 +64,9 @@ class Gate:
                 if not sleepy:
                     # flock lets in whoever runs next; without this that would mostly be the one that just left.
                     os.sched_yield()
-        return self._hired().run(lambda: self._do(work), timeout_s, self._late)
+        # Another process is inside.
+        left_s = timeout_s - (time.monotonic() - began)
+        return self._hired().run(lambda: self._do(work), left_s, lambda: self._late(timeout_s))
 
     def close(self) -> None:
         """Close the descriptor; in a forked child this does not open the parent's gate."""
@@ -93,9 +99,11 @@ class Gate:
         return True
 
     def _unlock(self) -> None:
-        # A store that was closed meanwhile has let go of it already.
-        with contextlib.suppress(OSError, ValueError):
+        try:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+        except (OSError, ValueError):
+            # A store that was closed meanwhile has let go of it already.
+            return
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = _flock_holder(self._path)
@@ -144,9 +152,10 @@ class _Clerk:
         self._unlock = unlock
         self._inside = inside
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self.busy = False
         threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
 
-    def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[float], LockTimeout]) -> T:
+    def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[], LockTimeout]) -> T:
         """Have the work done when the turn comes."""
         task = _Task(work)
         self._tasks.put(task)
@@ -161,7 +170,7 @@ class _Clerk:
             raise
         if not ended:
             if task.claim():
-                raise late(timeout_s)
+                raise late()
             task.done.acquire()
         if task.error is not None:
             raise task.error
@@ -179,6 +188,7 @@ class _Clerk:
 
     def _take_turn(self, first: _Task) -> None:
         done = 0
+        self.busy = True
         try:
             with self._inside:
                 self._flock(fcntl.LOCK_EX)
@@ -193,6 +203,7 @@ class _Clerk:
             if first.claim():
                 first.error = closed
                 first.done.release()
+        self.busy = False
         os.sched_yield()
 
     def _did(self, task: _Task) -> bool:

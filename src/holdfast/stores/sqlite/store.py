@@ -229,8 +229,10 @@ class SqliteStore:
     def _again_if_changed(self, run: Callable[[], T]) -> T:
         """Run; and once more if a restore by another process has put older tables in place of those that were known."""
         for _ in range(2):
-            with contextlib.suppress(TablesChanged):
+            try:
                 return run()
+            except TablesChanged:
+                continue
         raise StoreUnavailable(f"{self.path} is being restored again and again: try later", outcome="none")
 
     def _database(self, volatile: bool, deadline: float) -> Database:
