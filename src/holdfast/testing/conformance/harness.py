@@ -1,0 +1,99 @@
+"""What the suite is told of a store, and what it keeps in it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from holdfast.kernel.codec import Instant, Record
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Store
+from holdfast.testing.clock import ManualClock
+
+SHARED = "shared"
+"""Several processes can open it."""
+PERSISTENT = "persistent"
+"""Records outlive the last process that had it open."""
+CLOCKED = "clocked"
+"""Its clock is passed in. A database has its own."""
+LATCHED = "latched"
+"""A transaction waits for its turn, so that a time limit can pass."""
+ALL = frozenset({SHARED, PERSISTENT, CLOCKED, LATCHED})
+
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen. Nothing passes by waiting this long; it only fails."""
+
+
+class Thing(Record, frozen=True, kw_only=True):
+    """A record of the suite."""
+
+    owner: str = "nobody"
+    rank: int = 0
+    at: Instant | None = None
+
+
+class ThingV2(Record, frozen=True, kw_only=True):
+    """The same in a later version."""
+
+    schema_version: int = 2
+    owner: str
+    rank: int
+    colour: str
+
+
+def _place(thing: Thing) -> tuple[str, int] | None:
+    return (thing.owner, thing.rank) if thing.owner != "nobody" else None
+
+
+THINGS = Space("conformance_things", Thing, indexes={"place": _place})
+OTHERS = Space("conformance_others", Thing)
+VOLATILE = Space("conformance_volatile", Thing, indexes={"place": _place}, volatile=True)
+THINGS_V2 = Space(
+    "conformance_things",
+    ThingV2,
+    schema_version=2,
+    upgrades={1: lambda old: {"owner": old["owner"], "rank": old["rank"], "colour": "grey"}},
+    indexes={"colour": lambda thing: (thing.colour,)},
+)
+
+
+class Harness(Protocol):
+    """Opens stores for the suite, all on one place."""
+
+    clock: ManualClock
+
+    def open(self, *, namespace: str = "default") -> Store:
+        """A new store object on the harness's place. Called in other processes too."""
+        ...
+
+    def damage(self, space: str, key: str, data: bytes) -> None:
+        """Overwrite a record's stored bytes behind the store's back."""
+        ...
+
+
+def needs(*capabilities: str) -> Callable[[Any], Any]:
+    """Mark a test with the capabilities it needs."""
+
+    def mark(test: Any) -> Any:
+        test.needs = frozenset(capabilities)
+        return test
+
+    return mark
+
+
+class Suite:
+    """What every part of the suite has: the store under test, and skips by capability."""
+
+    capabilities: frozenset[str] = ALL
+
+    @pytest.fixture(autouse=True)
+    def _by_capability(self, request: pytest.FixtureRequest) -> None:
+        missing: frozenset[str] = getattr(request.function, "needs", frozenset()) - self.capabilities
+        if missing:
+            pytest.skip(f"the store does not claim {', '.join(sorted(missing))}")
+
+    @pytest.fixture
+    def store(self, harness: Harness) -> Iterator[Store]:
+        store = harness.open()
+        yield store
+        store.close()

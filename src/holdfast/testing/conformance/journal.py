@@ -1,0 +1,91 @@
+"""The journal."""
+
+from holdfast.kernel.clock import after
+from holdfast.kernel.limits import JOURNAL_READ_MAX
+from holdfast.kernel.store import BEGINNING, Store, Tx
+from holdfast.testing.conformance.harness import (
+    CLOCKED,
+    THINGS,
+    VOLATILE,
+    Harness,
+    Suite,
+    needs,
+)
+from holdfast.testing.conformance.steps import append, put
+
+
+class JournalKept(Suite):
+    """No entry is skipped or repeated."""
+
+    def test_the_journal_is_read_from_a_cursor_without_gaps_or_repeats(self, store: Store) -> None:
+        for i in range(7):
+            append(store, f"s{i}", {"i": i})
+        seen, cursor = [], BEGINNING
+        while True:
+            batch = store.journal(cursor, limit=3)
+            if not batch.entries:
+                break
+            seen += batch.entries
+            cursor = batch.cursor
+        assert [entry.subject for entry in seen] == [f"s{i}" for i in range(7)]
+        assert [entry.data for entry in seen] == [{"i": i} for i in range(7)]
+        assert [entry.revision for entry in seen] == sorted({entry.revision for entry in seen})
+        assert store.journal(cursor).entries == []
+        append(store, "later")
+        assert [entry.subject for entry in store.journal(cursor).entries] == ["later"]
+
+    def test_the_journal_can_be_read_from_its_end(self, store: Store) -> None:
+        for i in range(5):
+            append(store, f"s{i}")
+        batch = store.journal(limit=2, reverse=True)
+        assert [entry.subject for entry in batch.entries] == ["s4", "s3"]
+        append(store, "later")
+        assert [entry.subject for entry in store.journal(batch.cursor).entries] == ["later"]
+
+    def test_volatile_changes_are_journalled_too(self, store: Store) -> None:
+        append(store, "durable")
+        cursor = store.journal().cursor
+        append(store, "volatile", space=VOLATILE)
+        append(store, "durable again")
+        batch = store.journal(cursor)
+        assert {entry.subject for entry in batch.entries} == {"volatile", "durable again"}
+        assert store.journal(batch.cursor).entries == []
+
+    def test_several_entries_of_one_transaction_keep_their_order(self, store: Store) -> None:
+        def body(tx: Tx) -> list[int]:
+            first = tx.revision
+            given = [tx.append(actor="t", kind="k", subject=str(i)) for i in range(3)]
+            assert given[0] == first == tx.revision
+            return given
+
+        given = store.transact(body, scope=[THINGS])
+        assert [(e.subject, e.revision) for e in store.journal().entries] == [(str(i), given[i]) for i in range(3)]
+        assert put(store, "a") > given[-1]
+
+    @needs(CLOCKED)
+    def test_trim_keeps_what_is_asked_and_the_newest(self, harness: Harness, store: Store) -> None:
+        for i in range(10):
+            append(store, f"s{i}")
+            harness.clock.advance(1)
+
+        def trim(keep: int, age_s: float) -> int:
+            return store.transact(lambda tx: tx.trim(keep=keep, before=after(tx.now, -age_s)), scope=[THINGS])
+
+        assert trim(100, 1000) == 0
+        assert trim(6, 1000) == 4
+        assert [e.subject for e in store.journal().entries] == [f"s{i}" for i in range(4, 10)]
+        assert trim(100, 3) == 3
+        assert [e.subject for e in store.journal().entries] == ["s7", "s8", "s9"]
+        last = store.journal().entries[-1].revision
+        assert trim(1, 0.5) == 2
+        assert put(store, "a") > last
+
+    def test_a_read_of_the_journal_is_bounded(self, store: Store) -> None:
+        def body(tx: Tx) -> None:
+            for i in range(JOURNAL_READ_MAX + 5):
+                tx.append(actor="t", kind="k", subject=str(i))
+
+        store.transact(body, scope=[THINGS])
+        batch = store.journal()
+        assert len(batch.entries) == JOURNAL_READ_MAX
+        assert len(store.journal(batch.cursor).entries) == 5

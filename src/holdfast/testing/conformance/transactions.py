@@ -1,0 +1,153 @@
+"""One transaction, the hot paths, and namespaces."""
+
+import pytest
+
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Store, Tx
+from holdfast.testing.conformance.harness import (
+    CLOCKED,
+    OTHERS,
+    PERSISTENT,
+    THINGS,
+    VOLATILE,
+    Harness,
+    Suite,
+    Thing,
+    needs,
+)
+from holdfast.testing.conformance.steps import append, put
+
+
+class Transactions(Suite):
+    """A transaction is all or nothing, sees itself, and stays in its scope and namespace."""
+
+    def test_a_put_record_is_read_back_with_its_revision(self, store: Store) -> None:
+        def body(tx: Tx) -> int:
+            tx.put(THINGS, "a", Thing(owner="x", rank=3, at=tx.now))
+            return tx.revision
+
+        revision = store.transact(body, scope=[THINGS])
+        row = store.get(THINGS, "a")
+        assert row is not None
+        assert (row.key, row.record.owner, row.record.rank, row.revision) == ("a", "x", 3, revision)
+        assert row.record.at is not None and row.record.at.tzinfo is not None
+
+    def test_get_of_nothing_is_none(self, store: Store) -> None:
+        assert store.get(THINGS, "a") is None
+        assert store.read(lambda tx: tx.get(THINGS, "a"), scope=[THINGS]) is None
+
+    def test_a_transaction_sees_its_own_changes(self, store: Store) -> None:
+        def body(tx: Tx) -> None:
+            tx.put(THINGS, "a", Thing(owner="x"))
+            assert tx.get(THINGS, "a") is not None
+            assert [row.key for row in tx.find(THINGS, "place", ("x",))] == ["a"]
+            assert tx.count(THINGS) == 1
+            tx.put(THINGS, "a", Thing(owner="y"))
+            assert tx.find(THINGS, "place", ("x",)) == []
+            assert tx.delete(THINGS, "a")
+            assert not tx.delete(THINGS, "a")
+            assert tx.get(THINGS, "a") is None
+
+        store.transact(body, scope=[THINGS])
+        assert store.get(THINGS, "a") is None
+
+    def test_an_exception_leaves_nothing_behind(self, store: Store) -> None:
+        put(store, "kept")
+
+        def body(tx: Tx) -> None:
+            tx.put(THINGS, "a", Thing())
+            tx.put(OTHERS, "b", Thing())
+            tx.delete(THINGS, "kept")
+            tx.append(actor="t", kind="k", subject="a")
+            raise KeyError("the body's own")
+
+        entries = len(store.journal().entries)
+        with pytest.raises(KeyError, match="the body's own"):
+            store.transact(body, scope=[THINGS, OTHERS])
+        assert store.get(THINGS, "a") is None and store.get(OTHERS, "b") is None
+        assert store.get(THINGS, "kept") is not None
+        assert len(store.journal().entries) == entries
+
+    def test_a_space_outside_the_scope_is_refused(self, store: Store) -> None:
+        with pytest.raises(InvalidValue, match="scope"):
+            store.transact(lambda tx: tx.put(OTHERS, "a", Thing()), scope=[THINGS])
+        with pytest.raises(InvalidValue, match="scope"):
+            store.read(lambda tx: tx.get(OTHERS, "a"), scope=[THINGS])
+
+    def test_an_empty_scope_is_enough_for_the_journal(self, store: Store) -> None:
+        store.transact(lambda tx: tx.append(actor="t", kind="k", subject="alone"), scope=[])
+        assert [entry.subject for entry in store.journal().entries] == ["alone"]
+
+    def test_volatile_and_durable_do_not_mix(self, store: Store) -> None:
+        with pytest.raises(InvalidValue, match="volatile"):
+            store.transact(lambda tx: None, scope=[THINGS, VOLATILE])
+
+    def test_revisions_only_grow(self, store: Store) -> None:
+        seen = []
+        for i in range(5):
+            seen.append(put(store, f"k{i}"))
+            seen.append(store.transact(lambda tx: tx.append(actor="t", kind="k", subject="s"), scope=[THINGS]))
+            token = store.put_new(THINGS, [(f"n{i}", Thing())])
+            assert token is not None
+            seen.append(token)
+            store.delete_if(THINGS, [f"n{i}"], token)
+        assert seen == sorted(set(seen))
+
+    @needs(CLOCKED)
+    def test_now_is_the_passed_clock(self, harness: Harness, store: Store) -> None:
+        harness.clock.advance(12.5)
+        assert store.transact(lambda tx: tx.now, scope=[THINGS]) == harness.clock.now()
+        assert store.read(lambda tx: tx.now, scope=[THINGS]) == harness.clock.now()
+
+    def test_now_is_aware(self, store: Store) -> None:
+        assert store.transact(lambda tx: tx.now, scope=[THINGS]).utcoffset() is not None
+
+    @pytest.mark.parametrize("space", [THINGS, VOLATILE], ids=["durable", "volatile"])
+    def test_put_new_is_all_or_none(self, store: Store, space: Space[Thing]) -> None:
+        token = store.put_new(space, [("a", Thing(owner="x")), ("b", Thing(owner="x", rank=1))])
+        assert token is not None
+        assert store.put_new(space, [("c", Thing()), ("b", Thing())]) is None
+        assert store.get(space, "c") is None
+        found = [store.get(space, key) for key in ("a", "b")]
+        assert [row and row.revision for row in found] == [token, token]
+        assert store.read(lambda tx: [r.key for r in tx.find(space, "place", ("x",))], scope=[space]) == ["a", "b"]
+
+    @pytest.mark.parametrize("space", [THINGS, VOLATILE], ids=["durable", "volatile"])
+    def test_delete_if_needs_the_token(self, store: Store, space: Space[Thing]) -> None:
+        first = store.put_new(space, [("a", Thing()), ("b", Thing())])
+        second = store.put_new(space, [("c", Thing())])
+        assert first is not None and second is not None and second > first
+        assert store.delete_if(space, ["a", "b", "c"], second + 1) == 0
+        assert store.delete_if(space, ["a", "c", "d"], first) == 1
+        assert store.get(space, "a") is None
+        assert store.get(space, "b") is not None and store.get(space, "c") is not None
+        third = store.put_new(space, [("a", Thing())])
+        assert third is not None and third > second
+        assert store.delete_if(space, ["a"], first) == 0
+
+    def test_tokens_grow_across_hot_and_general_paths(self, store: Store) -> None:
+        seen = []
+        for i in range(4):
+            token = store.put_new(VOLATILE, [(f"n{i}", Thing())])
+            assert token is not None
+            seen.append(token)
+            seen.append(put(store, f"k{i}", space=VOLATILE))
+            store.delete_if(VOLATILE, [f"n{i}"], token)
+        assert seen == sorted(set(seen))
+
+    def test_namespaces_do_not_meet(self, harness: Harness, store: Store) -> None:
+        if PERSISTENT not in self.capabilities:
+            pytest.skip("two objects do not share this store")
+        other = harness.open(namespace="elsewhere")
+        try:
+            put(store, "a", Thing(owner="x"))
+            append(store, "here")
+            assert other.get(THINGS, "a") is None
+            assert other.read(lambda tx: tx.count(THINGS, "place"), scope=[THINGS]) == 0
+            assert other.journal().entries == []
+            assert other.put_new(THINGS, [("a", Thing(owner="y"))]) is not None
+            assert other.transact(lambda tx: tx.delete(THINGS, "a"), scope=[THINGS])
+            assert store.get(THINGS, "a") is not None
+        finally:
+            other.close()
