@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -566,43 +567,27 @@ def test_a_failed_sync_is_told_as_unknown_and_not_retried(path: Path, monkeypatc
     store.close()
 
 
-def test_a_child_that_was_started_inside_a_transaction_does_not_keep_the_gate(path: Path) -> None:
+def _started() -> int:
     """Such as a tmux server: it outlives the one that started it, and must not inherit its locks."""
+    return subprocess.Popen(["sleep", "600"], close_fds=False).pid
+
+
+def _forked() -> int:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    return child
+
+
+@pytest.mark.parametrize("begin", [_started, _forked], ids=["started", "forked"])
+def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, begin: Callable[[], int]) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         mine = _open(path)
 
         def body(tx: Tx) -> None:
-            sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
-            os.write(write, str(sleeper.pid).encode())
-            signal.pause()
-
-        mine.transact(body, scope=[THINGS])
-    sleeper = int(os.read(read, 20))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    try:
-        store = _open(path)
-        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=5)
-        store.close()
-    finally:
-        os.kill(sleeper, signal.SIGKILL)
-        os.close(read)
-        os.close(write)
-
-
-def test_a_child_forked_inside_a_transaction_does_not_keep_the_gate(path: Path) -> None:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        mine = _open(path)
-
-        def body(tx: Tx) -> None:
-            grandchild = os.fork()
-            if grandchild == 0:
-                signal.pause()
-            os.write(write, str(grandchild).encode())
+            os.write(write, str(begin()).encode())
             signal.pause()
 
         mine.transact(body, scope=[THINGS])
