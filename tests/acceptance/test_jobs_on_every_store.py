@@ -9,6 +9,8 @@ import pytest
 import holdfast
 from holdfast.domains.jobs import JobStatus
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 8
 JOBS = 200
 LABELS = ("tmux:a", "tmux:b")

@@ -15,6 +15,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
 
+pytestmark = pytest.mark.slow
+
 
 def _open(path: Path) -> SqliteStore:
     return SqliteStore(path, boot_id="boot-1")

@@ -24,6 +24,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.oracle import Numbers, Oracle, OracleEntry, OracleRow
 
+pytestmark = pytest.mark.slow
+
 MODEL_SETTINGS = settings(
     max_examples=120,
     stateful_step_count=30,

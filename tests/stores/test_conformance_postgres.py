@@ -5,6 +5,8 @@ import pytest
 from holdfast.testing.conformance import LATCHED, PERSISTENT, SHARED, StoreConformance, skipped_by
 from tests.stores.harnesses_postgres import PostgresHarness
 
+pytestmark = pytest.mark.slow
+
 # Not CLOCKED: the database's clock decides.
 POSTGRES = frozenset({SHARED, PERSISTENT, LATCHED})
 

@@ -26,6 +26,8 @@ from tests.stores import postgres_server
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
+pytestmark = pytest.mark.slow
+
 SECRET = "s3cr3t-w0rd"
 
 

@@ -13,6 +13,8 @@ from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.stores.opening import sqlite_path
 from tests.surfaces.command import CommandLine
 
+pytestmark = pytest.mark.slow
+
 REGISTER = ["jobs", "register", "--prompt", "x", "--agent-session", "tmux:a", "--id", "the-job"]
 PICK = "holdfast jobs pick --agent-session tmux:a"
 
