@@ -22,7 +22,7 @@ test: setup ## Run the whole suite (under 15 minutes on 2 cores)
 	tools/test-needs
 	$(BIN)/pytest
 
-test-quick: setup ## Run the quick part of the suite (about a minute)
+test-quick: setup ## Run the quick part of the suite (under a minute)
 	$(BIN)/pytest -m 'not slow'
 
 check: setup ## Check format, lint, types and layers
