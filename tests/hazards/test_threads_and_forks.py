@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.sqlite import database, upkeep, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
@@ -301,6 +301,32 @@ def test_the_first_use_of_the_volatile_file_keeps_to_its_time_limit(path: Path) 
     assert time.monotonic() - began < 5
     os.close(in_the_way)
     assert store.put_new(VOLATILE, [("a", Thing())]) is not None
+    store.close()
+
+
+def test_making_the_volatile_file_at_a_shut_gate_does_not_wait_for_itself(path: Path) -> None:
+    """Its era comes from the durable file, over a connection that the gate's thread must not have to open."""
+    store = _open(path)
+    put(store, "a")
+    in_the_way = os.open(path.with_name("store.sqlite.locks-boot-1.sqlite-gate"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(in_the_way, fcntl.LOCK_EX)
+    reading, leave = threading.Event(), threading.Event()
+
+    def dawdle(tx: ReadTx) -> None:
+        reading.set()
+        leave.wait(PATIENCE_S)
+
+    with ThreadPoolExecutor(2) as pool:
+        # The one connection that was idle is in use.
+        slow = pool.submit(store.read, dawdle, scope=[THINGS])
+        assert reading.wait(PATIENCE_S)
+        granted = pool.submit(store.put_new, VOLATILE, [("lock", Thing())])
+        while "holdfast-gate" not in {thread.name for thread in threading.enumerate()}:
+            pass
+        os.close(in_the_way)
+        assert granted.result(5) is not None
+        leave.set()
+        slow.result(PATIENCE_S)
     store.close()
 
 

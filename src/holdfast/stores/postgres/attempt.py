@@ -76,6 +76,7 @@ def _committed(connections: Connections, xid: str, deadline: Deadline) -> bool:
             status = connections.persist(lambda raw: _status(raw, xid), deadline)
         if status in ("committed", "aborted"):
             return status == "committed"
+        # The server is away, or still ending the transaction; neither is told to us.
         time.sleep(min(pause_s, deadline.left_s()))
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
     raise unknown(connections.address)

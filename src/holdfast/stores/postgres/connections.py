@@ -115,6 +115,7 @@ class Connections:
             except psycopg.Error as error:
                 if not passing(error) or deadline.passed():
                     raise translated(self.address, error) from None
+            # A pause that grows, so that a server that comes back is not run over.
             time.sleep(min(pause_s, deadline.left_s()))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

@@ -230,6 +230,7 @@ class Database:
                 self._close(self._idle.pop())
             if not self._open_ones or time.monotonic() > deadline:
                 return
+            # Nothing tells of a connection that came back, and a fork waits for it once.
             time.sleep(_BUSY_SLEEP_S)
 
     def after_fork(self) -> bool:
@@ -326,6 +327,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if not busy(error) or time.monotonic() + sleep_s > deadline:
                     raise
+            # SQLite tells nobody when a foreign lock goes.
             time.sleep(sleep_s)
             sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
 

@@ -251,13 +251,15 @@ class SqliteStore:
             if self._volatile is None:
                 path = self._volatile_path()
                 prepare(path)
-                self._volatile = Database(
-                    path,
-                    synced=False,
-                    create=self._create_volatile,
-                    forget=self._forget,
-                    timeout_s=_left(deadline),
-                )
+                # Lent before, since `create` may run in the gate's thread, which cannot open one while this thread does.
+                with self.durable.connection(_left(deadline)) as connection:
+                    self._volatile = Database(
+                        path,
+                        synced=False,
+                        create=lambda raw: self._create_volatile(raw, connection),
+                        forget=self._forget,
+                        timeout_s=_left(deadline),
+                    )
         finally:
             self._mutex.release()
 
@@ -303,17 +305,16 @@ class SqliteStore:
         schema.create(raw, token.next_era(0, self._clock.now()))
         schema.begin_boot(raw, self._boot_id, self._clock)
 
-    def _create_volatile(self, raw: sqlite3.Connection) -> None:
+    def _create_volatile(self, raw: sqlite3.Connection, connection: Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         carried = self._end_other_boots()
-        with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            era = self.durable.write(
-                connection,
-                lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
-                TRANSACT_TIMEOUT_S,
-                sleepy=True,
-            )
-            self.durable.settle(connection)
+        era = self.durable.write(
+            connection,
+            lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
+            TRANSACT_TIMEOUT_S,
+            sleepy=True,
+        )
+        self.durable.settle(connection)
         schema.create(raw, era)
 
     def _end_other_boots(self) -> int:
