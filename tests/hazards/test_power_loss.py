@@ -30,7 +30,7 @@ def _tracer() -> None:
 def run(folder: Path, planted: str, *, rounds: int, changes: int) -> tuple[Trace, StoreCheck]:
     plan = {"planted": planted, "rounds": rounds, "changes": changes, "checkpoint_frames": 50, "workers": WORKERS}
     recording = recorded("tests.hazards.powerloss_workload", folder, json.dumps(plan))
-    trace = recording.trace(mapped=["-shm"])
+    trace = recording.trace(mapped=["-shm", ".sqlite-gate"])
     with contextlib.closing(SqliteStore(recording.root / STORE, boot_id="end")) as store:
         return trace, StoreCheck.of(store)
 

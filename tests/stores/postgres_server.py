@@ -10,13 +10,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import psycopg
-import pytest
 
 # What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
 # back, as any open transaction does. What survives a power loss is not asked here.
@@ -44,16 +43,17 @@ def binaries() -> Path | None:
 class Server:
     """A server that runs. `url` is that of its first database."""
 
-    def __init__(self, folder: Path, binaries: Path, user: dict[str, int]) -> None:
+    def __init__(self, folder: Path, binaries: Path, user: dict[str, int], settings: Mapping[str, str]) -> None:
         self.folder = folder
         self._binaries = binaries
         self._user = user
+        self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql://holdfast@/postgres?host={folder}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
         log = (self.folder / "log").open("ab")
         command = [self._binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
         with log:
@@ -93,12 +93,22 @@ class Server:
 @contextmanager
 def running() -> Iterator[Server]:
     """Run a server for the block; skip the test, or fail it in CI, where there is none to run."""
+    # Here, so that the benchmark, whose venv has none, can import the rest.
+    import pytest
+
     found = binaries()
     if found is None:
         message = "no PostgreSQL here: apt-get install postgresql"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
+    with serving(found, _SETTINGS) as server:
+        yield server
+
+
+@contextmanager
+def serving(found: Path, settings: Mapping[str, str]) -> Iterator[Server]:
+    """Run a server of these binaries, with these settings, for the block. Needs no pytest: the benchmark uses it too."""
     user = _user()
     # Not pytest's folder: that is closed to other users, and too long for the name of a socket.
     folder = Path(tempfile.mkdtemp(prefix="hfpg-"))
@@ -107,7 +117,7 @@ def running() -> Iterator[Server]:
             os.chown(folder, user["user"], user["group"])
         make = [found / "initdb", "-D", folder / "data", "-U", "holdfast", "-E", "UTF8", "--no-sync", "--auth=trust"]
         subprocess.run([*make, "--locale=C.UTF-8"], check=True, capture_output=True, cwd=folder, **user)
-        server = Server(folder, found, user)
+        server = Server(folder, found, user, settings)
         try:
             server.start()
             yield server

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -17,8 +17,9 @@ import pytest
 from holdfast.kernel.errors import InvalidValue, LockTimeout, SchemaTooNew, StoreUnavailable, Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres import latches, open_postgres
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.clock import TRUSTED_S
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, append, heard, increment, put, take_all
@@ -78,6 +79,46 @@ def total(store: PostgresStore) -> int:
     row = store.get(THINGS, "sum")
     assert row is not None
     return row.record.rank
+
+
+# --- the clock ---
+
+
+def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    really, slept_s = time.clock_gettime, 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: really(clock) + slept_s)
+
+    def set_database(hours: int) -> None:
+        """The database's clock differs from this machine's by so many hours."""
+        sql = f"(extract(epoch FROM clock_timestamp() + interval '{hours} hours') * 1000000)::bigint"
+        monkeypatch.setattr(latches, "NOW", sql)
+
+    def ahead(hours: int, seconds: float = 0.0) -> bool:
+        """Is the store's clock that far ahead of this machine's?"""
+        off = store.now() - datetime.now(UTC) - timedelta(hours=hours, seconds=seconds)
+        return abs(off) < timedelta(seconds=PATIENCE_S / 3)
+
+    set_database(5)
+    assert ahead(5)
+    # Counted on from the last answer, without another, while that is fresh.
+    set_database(-7)
+    slept_s = TRUSTED_S - 20
+    assert ahead(5, slept_s)
+    slept_s = TRUSTED_S + 1
+    assert ahead(-7)
+    # Every transaction's and snapshot's answer carries the time.
+    set_database(3)
+    store.transact(lambda tx: tx.now, scope=[THINGS])
+    assert ahead(3)
+    set_database(4)
+    store.read(lambda tx: tx.now, scope=[THINGS])
+    assert ahead(4)
+
+
+def test_a_clock_that_was_never_told_is_not_guessed(store: PostgresStore) -> None:
+    store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        store.now()
 
 
 # --- the journal ---

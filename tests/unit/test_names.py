@@ -75,6 +75,24 @@ def test_halves_of_pairs_and_control_characters_are_no_label_wherever_they_stand
     assert not accepts(check_label, f"a{bad}b")
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "before", "behind"),
+    [
+        ("\x00", "\x1f", "", " "),
+        ("\x7f", "\x9f", "~", "\xa0"),
+        ("\ud800", "\udfff", "\ud7ff", "\ue000"),
+        ("\u2028", "\u2029", "\u2027", "\u202a"),
+    ],
+    ids=["control", "delete and C1", "surrogates", "separators"],
+)
+def test_each_range_of_forbidden_characters_ends_where_it_should(first: str, last: str, before: str, behind: str) -> None:
+    for code in range(ord(first), ord(last) + 1):
+        for text in (chr(code), f"{chr(code)}b", f"a{chr(code)}", f"a{chr(code)}b"):
+            assert not accepts(check_label, text), ascii(text)
+    for text in filter(None, [before, behind, before + behind]):
+        assert accepts(check_label, text), ascii(text)
+
+
 @given(labels)
 def test_a_path_component_stays_in_its_folder(label: str) -> None:
     component = path_component(label)

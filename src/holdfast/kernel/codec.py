@@ -16,7 +16,12 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 """An aware timestamp, RFC 3339 in JSON; a naive one does not decode."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An immutable value with named, typed fields, of which nothing is checked when the program itself makes one. It is when
+    one is read or stored. For what is made and read with every single grant."""
+
+
+class Value(Plain, frozen=True, kw_only=True):
     """An immutable value with named, typed fields. Making one with a naive timestamp raises InvalidValue."""
 
     _instants: ClassVar[Callable[["Value"], tuple[Any, ...]] | None]

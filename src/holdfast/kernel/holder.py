@@ -10,7 +10,7 @@ verdict is here.
 import enum
 from typing import NamedTuple, Protocol
 
-from holdfast.kernel.codec import Value
+from holdfast.kernel.codec import Plain
 
 
 class Liveness(enum.Enum):
@@ -36,7 +36,7 @@ class Sighting(NamedTuple):
     zombie: bool
 
 
-class Holder(Value, frozen=True, kw_only=True):
+class Holder(Plain, frozen=True, kw_only=True):
     """One process, for ever: no later process is equal to it."""
 
     host_id: str
@@ -50,6 +50,13 @@ class Holder(Value, frozen=True, kw_only=True):
     def place(self) -> Place:
         """Where it runs."""
         return Place(self.host_id, self.boot_id, self.pid_ns)
+
+
+class ThisProcess:
+    """Stands for the process that calls, where a holder may be given."""
+
+
+THIS_PROCESS = ThisProcess()
 
 
 class Processes(Protocol):

@@ -3,12 +3,12 @@
 from datetime import datetime
 
 from holdfast.kernel.clock import after
-from holdfast.kernel.codec import Instant, Value
+from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Liveness
 
 
-class Lease(Value, frozen=True, kw_only=True):
+class Lease(Plain, frozen=True, kw_only=True):
     """A span on the store's clock, begun at the grant (not when the wait for it began).
 
     `explicit` says that a time to live was asked for: then the end of the lease ends the claim whoever holds it.
@@ -29,9 +29,18 @@ def grant(now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
     return Lease(granted_at=now, expires_at=_end(now, ttl_s), explicit=explicit)
 
 
-def renew(lease: Lease, now: datetime, ttl_s: float) -> Lease:
-    """Extend a lease from now. It never ends earlier than it did, so a clock stepped back takes nothing away."""
-    return Lease(granted_at=lease.granted_at, expires_at=max(lease.expires_at, _end(now, ttl_s)), explicit=lease.explicit)
+def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
+    """Extend a lease from now. It never ends earlier than it did, so a clock stepped back takes nothing away; but one that
+    had no time to live and is given one, by `explicit`, ends by that."""
+    end = _end(now, ttl_s)
+    if explicit and not lease.explicit:
+        return Lease(granted_at=lease.granted_at, expires_at=end, explicit=True)
+    return Lease(granted_at=lease.granted_at, expires_at=max(lease.expires_at, end), explicit=lease.explicit)
+
+
+def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
+    """Has so much of a lease of that length passed that a renewal is worth a write?"""
+    return (lease.expires_at - now).total_seconds() < ttl_s * _DUE_SHARE
 
 
 def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
@@ -48,7 +57,12 @@ def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
 def _end(now: datetime, ttl_s: float) -> datetime:
     if not 0 < ttl_s < float("inf"):
         raise InvalidValue(f"a lease of {ttl_s} s is not possible: give a positive number of seconds", ttl_s=ttl_s)
+    if now.tzinfo is None:
+        raise InvalidValue(f"a lease cannot begin at {now.isoformat()}, which has no time zone", field="now")
     try:
         return after(now, ttl_s)
     except OverflowError:
         raise InvalidValue(f"a lease of {ttl_s} s ends beyond the calendar: give fewer seconds", ttl_s=ttl_s) from None
+
+
+_DUE_SHARE = 0.8

@@ -48,3 +48,31 @@ JOURNAL_READ_MAX = 1000
 
 LIST_MAX = 10_000
 """Most records that one list returns unless told."""
+
+LOCK_TIMEOUT_S = 30.0
+"""How long a lock is waited for unless told."""
+
+LOCK_LEASE_S = 30.0
+"""How long a holder that cannot be probed is believed without a sign of life. Live processes renew at a third of it."""
+
+HOLD_LEASE_S = 600.0
+"""The same for counted holds, which are durable: each renewal is a sync."""
+
+LOCK_PRIORITY_AGE_S = 10.0
+"""What one step of priority is worth in a lock's queue: so many seconds of having come earlier."""
+
+LOCK_PRIORITY_MAX = 1000
+"""Greatest priority, up or down."""
+
+BACKFILL_MAX = 4
+"""How often a waiting request is overtaken by later ones that may delay it. Fewer leave free resources idle behind a blocked
+set; more let large sets wait long."""
+
+LOCK_NAMES_MAX = 64
+"""Most names in one request: each name's row lists them all."""
+
+LOCK_STATISTICS_MAX = 10_000
+"""Most resources with statistics of their own; what comes beyond is summed up together."""
+
+LOCK_STATISTICS_EVERY_S = 5.0
+"""How often a process adds what it counted to the store's statistics."""

@@ -4,13 +4,13 @@ Finding and reading the file is `app`'s; what its keys mean is here. docs/settin
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S
+from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S, LOCK_LEASE_S, LOCK_PRIORITY_AGE_S
 from holdfast.kernel.names import check_id, check_label
 
 FILE_NAME = "holdfast.toml"
@@ -30,6 +30,19 @@ class JournalSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("journal.keep_entries and journal.keep_s must be positive numbers")
 
 
+class LockSettings(Value, frozen=True, kw_only=True):
+    """How locks are leased, ordered and told of."""
+
+    lease_s: float = LOCK_LEASE_S
+    priority_age_s: float = LOCK_PRIORITY_AGE_S
+    journal: Literal["contended", "all"] = "contended"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.lease_s < float("inf") or not 0 < self.priority_age_s < float("inf"):
+            raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -38,6 +51,7 @@ class Settings(Value, frozen=True, kw_only=True):
     actor: str | None = None
     host_id: str | None = None
     journal: JournalSettings = JournalSettings()
+    locks: LockSettings = LockSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

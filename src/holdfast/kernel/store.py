@@ -3,6 +3,7 @@
     store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
     store.read(body, scope=...)                                    a consistent snapshot
     store.get / put_new / delete_if                                hot paths: one thing, checked and done
+    store.now()                                                    the store's clock, without asking
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          what happened, from a place on
 
@@ -190,6 +191,15 @@ class Store(Protocol):
     @property
     def embedded(self) -> bool:
         """True when only this machine can use the store, so that another boot of it proves a holder's death."""
+        ...
+
+    def now(self) -> datetime:
+        """The store's clock, as far as it can be known without asking for each answer.
+
+        An embedded store's is exact. A database's is what its last answer with the time in it said and what has passed
+        since, asked anew when that is more than a minute: within a round trip and a minute's drift of the database's clock,
+        whatever this machine's says. May go back, as clocks do. The lease of what one statement grants begins here.
+        """
         ...
 
     def transact(

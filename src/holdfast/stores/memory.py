@@ -18,7 +18,7 @@ from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_entry, check_keys, check_limit, check_texts, places_of, same_residence
+from holdfast.stores.scoping import check_entry, check_key, check_limit, check_texts, places_of, same_residence
 from holdfast.stores.waking import FdListener, Switchboard
 
 T = TypeVar("T")
@@ -54,6 +54,9 @@ class MemoryStore:
         self._board = Switchboard()
         self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
         self._closed = False
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
     def transact(
         self,
@@ -215,7 +218,7 @@ class _MemoryTx(_MemoryReadTx):
         return self._revision
 
     def put(self, space: Space[R], key: str, record: R) -> None:
-        check_keys([key])
+        check_key(key)
         self._writable(space)[key] = _Stored(space.encode(record), self.revision, space.index_keys(record))
 
     def delete(self, space: Space[Any], key: str) -> bool:

@@ -38,13 +38,20 @@ def same_residence(spaces: Sequence[Space[Any]]) -> bool:
 
 def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:
     """Refuse keys that no store could keep. What a key means, and so which names it allows, is its domain's."""
-    if not 0 < len(keys) <= KEYS_PER_STATEMENT_MAX:
-        raise InvalidValue(f"one call takes 1 to {KEYS_PER_STATEMENT_MAX} keys, not {len(keys)}", keys=len(keys))
-    if distinct and len(set(keys)) < len(keys):
+    number = len(keys)
+    if not 0 < number <= KEYS_PER_STATEMENT_MAX:
+        raise InvalidValue(f"one call takes 1 to {KEYS_PER_STATEMENT_MAX} keys, not {number}", keys=number)
+    if distinct and number > 1 and len(set(keys)) < number:
         raise InvalidValue("a key is given twice: give each once")
     for key in keys:
         if not storable(key):
-            raise InvalidName(f"{ascii(key)[:60]} cannot be a key: use 1 to {KEY_BYTES_MAX} bytes of UTF-8 without NUL")
+            raise _no_key(key)
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that no store could keep."""
+    if not storable(key):
+        raise _no_key(key)
 
 
 def storable(key: str) -> bool:
@@ -53,6 +60,10 @@ def storable(key: str) -> bool:
         return 0 < len(key.encode()) <= KEY_BYTES_MAX and "\0" not in key
     except UnicodeEncodeError:
         return False
+
+
+def _no_key(key: str) -> InvalidName:
+    return InvalidName(f"{ascii(key)[:60]} cannot be a key: use 1 to {KEY_BYTES_MAX} bytes of UTF-8 without NUL")
 
 
 def check_texts(*texts: str | None) -> None:

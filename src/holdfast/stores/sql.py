@@ -14,7 +14,7 @@ from holdfast.kernel.errors import Corrupt, InvalidValue, SchemaTooNew
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.scoping import check_keys, check_limit, storable
+from holdfast.stores.scoping import check_key, check_limit, storable
 
 
 class Dialect(NamedTuple):
@@ -39,10 +39,10 @@ class Table:
         m = dialect.mark
         self.name = f"{dialect.schema}s_{space.name}"
         self.columns = [f"by_{index}" for index in space.indexes]
-        names = ["ns", "key", "rev", "value", *self.columns]
-        updates = ", ".join(f"{name} = excluded.{name}" for name in names[2:])
-        self.row = f"({', '.join([m] * len(names))})"
-        self.insert = f"INSERT INTO {self.name} ({', '.join(names)}) VALUES {self.row}"
+        self.names = ["ns", "key", "rev", "value", *self.columns]
+        updates = ", ".join(f"{name} = excluded.{name}" for name in self.names[2:])
+        self.row = f"({', '.join([m] * len(self.names))})"
+        self.insert = f"INSERT INTO {self.name} ({', '.join(self.names)}) VALUES {self.row}"
         self.put = f"{self.insert} ON CONFLICT (ns, key) DO UPDATE SET {updates}"
         self.get = f"SELECT value, rev FROM {self.name} WHERE ns = {m} AND key = {m}"
         self.get_locked = self.get + dialect.for_update
@@ -97,7 +97,7 @@ class SqlReadTx(ABC):
         """Run a statement and return all its rows."""
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
-        sql = self._get_sql(space)
+        sql = self._table(space).get
         found = self.rows(sql, (self._ns, key)) if storable(key) else []
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
@@ -181,9 +181,6 @@ class SqlReadTx(ABC):
             return f" AND {column} >= {mark}", [low]
         return f" AND {column} >= {mark} AND {column} < {mark}", [low, high]
 
-    def _get_sql(self, space: Space[Any]) -> str:
-        return self._table(space).get
-
     def _table(self, space: Space[Any]) -> Table:
         if space.name not in self._names:
             raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
@@ -212,7 +209,7 @@ class SqlTx(SqlReadTx, ABC):
         self.change(sql, parameters)
 
     def put(self, space: Space[R], key: str, record: R) -> None:
-        check_keys([key])
+        check_key(key)
         self.write(self._table(space).put, self.row_of(space, key, record, self.revision))
 
     def delete(self, space: Space[Any], key: str) -> bool:

@@ -46,6 +46,7 @@ def transact(
     def run(raw: Connection) -> Ended[T]:
         tx = PostgresTx(raw, namespace, scope, deadline, set(stripes))
         tx.begin(durable=durable)
+        connections.clock.saw(tx.now)
         result = body(tx)
         try:
             return committing(result, tx.xid, tx.commit)

@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.translate import NoAnswer, closed, out_of_time, passing, translated, unreachable
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class Connections:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.clock = ServerClock()
         self._begin_process()
 
     def _begin_process(self) -> None:

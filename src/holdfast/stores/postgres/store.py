@@ -3,6 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import psycopg
@@ -51,6 +52,9 @@ class PostgresStore:
         self._migrate()
         _stores.add(self)
 
+    def now(self) -> datetime:
+        return self._connections.clock.now(self._ask_now)
+
     def transact(
         self,
         body: Callable[[Tx], T],
@@ -75,7 +79,8 @@ class PostgresStore:
         def snapshot(raw: Connection) -> T:
             cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")
             cursor.nextset()
-            return body(PostgresReadTx(raw, self.namespace, names, schema.instant(cursor.fetchall()[0][0])))
+            now = self._connections.clock.saw(schema.instant(cursor.fetchall()[0][0]))
+            return body(PostgresReadTx(raw, self.namespace, names, now))
 
         return self._connections.persist(snapshot, deadline)
 
@@ -123,6 +128,12 @@ class PostgresStore:
         """In a forked child: begin with no connection, thread or lock of the parent's."""
         self._connections.after_fork()
         self._listening.after_fork()
+
+    def _ask_now(self) -> datetime:
+        asked = f"SELECT {latches.NOW}"
+        return schema.instant(
+            self._connections.persist(lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S))
+        )
 
     def _migrate(self) -> None:
         """Make or upgrade the tables, over a connection of its own: its error says best what is wrong with the URL."""

@@ -21,7 +21,7 @@ from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row, Scope, spaces_of
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import notices
-from holdfast.stores.scoping import check_entry, check_keys, storable
+from holdfast.stores.scoping import check_entry, check_key, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx
 
 _APPEND = "INSERT INTO holdfast.journal (revision, ns, at, actor, kind, subject, data) VALUES (%s, %s, %s, %s, %s, %s, %s)"
@@ -132,7 +132,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def put(self, space: Space[R], key: str, record: R) -> None:
-        check_keys([key])
+        check_key(key)
         if space.name in self._by_row and (space.name, key) not in self._latched:
             self._latch(space, key)
             self._locked(space, key)

@@ -24,6 +24,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.counter import SharedCounter
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
@@ -32,6 +33,10 @@ T = TypeVar("T")
 
 CHECKPOINT_FRAMES = 2000
 """The log is copied into the database and begun anew when it has this many pages (8 MB)."""
+
+CHECKPOINT_FRAMES_VOLATILE = 400
+"""The same of a file that is never synced, where a checkpoint costs little more than two changes, while in a long log each
+change of a page has to find its way past all earlier ones of it."""
 
 _TIDY_EVERY = 8
 _PAGE_BYTES_MIN = 512
@@ -53,6 +58,8 @@ class Connection:
         self.generation = generation
         self.log = log
         self.changes = 0
+        # One for all statements whose rows are fetched at once, since making a cursor costs as much as a small statement.
+        self.cursor = raw.cursor()
 
     def close(self) -> None:
         """Close the descriptor first: it must not outlive the connection that pins the log."""
@@ -101,11 +108,14 @@ class Database:
             with self.connection(timeout_s):
                 pass
         except BaseException:
-            self._gate.close()
+            self.gate.close()
             raise
 
     def _begin_process(self) -> None:
-        self._gate = Gate(self.path.with_name(self.path.name + "-gate"))
+        gate = self.path.with_name(self.path.name + "-gate")
+        # A file that is synced keeps each revision itself.
+        self.counter = None if self._synced else SharedCounter(gate)
+        self.gate = Gate(gate, self.counter)
         self._shared = SharedSync()
         self._idle: deque[Connection] = deque()
         self._open_ones: set[Connection] = set()
@@ -117,39 +127,55 @@ class Database:
 
     def lend(self, timeout_s: float) -> Connection:
         """A connection of the current generation, for the caller to give back."""
+        return self.lend_idle() or self._open(timeout_s)
+
+    def lend_idle(self) -> Connection | None:
+        """One that is open already and not in use."""
         try:
             while (connection := self._idle.pop()).generation != self._generation:
                 self._close(connection)
             return connection
         except IndexError:
-            return self._open(timeout_s)
+            return None
 
     def alone(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work inside the gate: no other writer of any process is. For `sleepy` see Gate.run."""
         faults.reach("sqlite.gate.before")
-        return self._gate.run(work, timeout_s, sleepy=sleepy and self._synced)
+        return self.gate.run(work, timeout_s, sleepy=sleepy and self._synced)
 
-    def write(self, connection: Connection, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
-        """Do the work inside the gate and a transaction; commit at its end, roll back if it raises."""
+    def write(
+        self,
+        connection: Connection,
+        work: Callable[[], T],
+        timeout_s: float,
+        *,
+        sleepy: bool = False,
+        committed: Callable[[T], None] | None = None,
+    ) -> T:
+        """Do the work inside the gate and a transaction; commit at its end, roll back if it raises. After the commit, still
+        inside the gate, `committed` gets what the work returned."""
         deadline = time.monotonic() + timeout_s
         raw = connection.raw
+        execute = connection.cursor.execute
 
         def transaction() -> T:
             faults.reach("sqlite.gate.after")
-            self._persist(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
+            self._persist(lambda: execute("BEGIN IMMEDIATE"), deadline)
             try:
                 result = work()
                 faults.reach("sqlite.commit.before")
                 try:
-                    raw.execute("COMMIT")
+                    execute("COMMIT")
                 except sqlite3.Error as error:
                     raise translated(self.path, error, committing=True) from None
                 faults.reach("sqlite.commit.after")
+                if committed is not None:
+                    committed(result)
                 return result
             except BaseException:
                 if raw.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
-                        raw.execute("ROLLBACK")
+                        execute("ROLLBACK")
                 raise
 
         return self.alone(transaction, timeout_s, sleepy=sleepy)
@@ -176,7 +202,7 @@ class Database:
         # At the first change too: a one-shot program makes no second.
         due = connection.changes % _TIDY_EVERY == 0
         connection.changes += 1
-        if not due or not connection.log.reaches(CHECKPOINT_FRAMES):
+        if not due or not connection.log.reaches(CHECKPOINT_FRAMES if self._synced else CHECKPOINT_FRAMES_VOLATILE):
             return
         raw = connection.raw
 
@@ -204,18 +230,20 @@ class Database:
         else:
             self._close(connection)
 
-    def failed(self, connection: Connection, error: sqlite3.Error) -> HoldfastError | TablesChanged:
-        """Take a connection back that SQLite failed on, and say what that means."""
+    def failed(
+        self, connection: Connection, error: sqlite3.Error, *, committing: bool = False
+    ) -> HoldfastError | TablesChanged:
+        """Take a connection back that SQLite failed on, and say what that means. For `committing` see `translated`."""
         self._close(connection)
         self._forget()
-        return TablesChanged(str(error)) if tables_changed(error) else translated(self.path, error)
+        return TablesChanged(str(error)) if tables_changed(error) else translated(self.path, error, committing=committing)
 
     def close(self) -> None:
         """Close what is idle and the gate; what is lent out closes when it comes back."""
         self._generation += 1
         while self._idle:
             self._close(self._idle.pop())
-        self._gate.close()
+        self.gate.close()
 
     def before_fork(self) -> None:
         """Close every connection, once those that are lent come back; `opening` is held, so none is opened meanwhile.
@@ -242,7 +270,7 @@ class Database:
         for connection in inherited:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
             connection.log.close()
-        self._gate.close()
+        self.gate.abandon()
         self._begin_process()
         return not inherited
 
@@ -293,7 +321,7 @@ class Database:
             mode = self._persist(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
             if mode == "wal":
                 return
-        self._gate.run(lambda: self._make(raw, deadline), max(deadline - time.monotonic(), 0))
+        self.gate.run(lambda: self._make(raw, deadline), max(deadline - time.monotonic(), 0))
 
     def _make(self, raw: sqlite3.Connection, deadline: float) -> None:
         """Inside the gate: turn the log on, and fill a new file."""

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener, check_topics, drain
 
 _POOL_MAX = 8
+_UNFINISHED = "new-"
+_UNFINISHED_S = 60.0
 _ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
 
 
@@ -88,12 +91,16 @@ class Fifos:
     def _make(self) -> tuple[str, int]:
         name = f"{os.getpid()}-{os.urandom(6).hex()}"
         path = self._folder / name
+        unfinished = self._folder / f"{_UNFINISHED}{name}"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             self._sweep()
-            os.mkfifo(path, 0o600)
+            # It gets its name once it is open: another's sweep would take it for one that a killed listener left.
+            os.mkfifo(unfinished, 0o600)
             # Open for both, so that it never reports an end of file when a notifier closes its side.
-            return name, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.rename(unfinished, path)
+            return name, fd
         except OSError as error:
             raise opening_failed(path, error) from None
 
@@ -102,6 +109,10 @@ class Fifos:
         for name in os.listdir(self._folder):
             if _ADDRESS.match(f"@{name}") and (fd := self._reach(self._folder / name)) is not None:
                 os.close(fd)
+            elif name.startswith(_UNFINISHED):
+                with contextlib.suppress(OSError):
+                    if time.time() - os.stat(self._folder / name).st_ctime > _UNFINISHED_S:
+                        os.unlink(self._folder / name)
 
     def _topic_folder(self, topic: str) -> str:
         # Two topics that share a checksum wake each other's listeners in vain, which the port allows.

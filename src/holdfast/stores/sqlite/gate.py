@@ -7,14 +7,16 @@ waiting by then: to hand the turn to the caller first would keep all other proce
 """
 
 import contextlib
-import fcntl
 import os
 import threading
-import time
 from collections.abc import Callable
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from os import sched_yield
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from threading import get_ident
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
@@ -22,13 +24,26 @@ from holdfast.stores.sqlite.translate import opening_failed
 T = TypeVar("T")
 
 _TASKS_A_TURN_MAX = 16
+_TRY = LOCK_EX | LOCK_NB
+
+
+class Closeable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
 
 
 class Gate:
-    """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one transaction."""
+    """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one transaction.
 
-    def __init__(self, path: Path) -> None:
+    `beside` is what only those inside use; it is closed with the gate.
+    """
+
+    def __init__(self, path: Path, beside: Closeable | None = None) -> None:
         self._path = path
+        self._beside = beside
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -37,6 +52,7 @@ class Gate:
         self._hiring = threading.Lock()
         self._clerk: _Clerk | None = None
         self._worker = 0
+        self._closing = False
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
@@ -45,39 +61,63 @@ class Gate:
         Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
         has begun is waited for. Raises InvalidValue inside of other work. What the work raises comes through.
         """
-        if self._worker == threading.get_ident():
+        me = get_ident()
+        if self._worker == me:
             raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
-        began = time.monotonic()
+        began = monotonic()
         if self._clerk is None or not self._clerk.busy:
             # An open gate costs one lock and two system calls. Threads of one process wait for each other right here.
-            if not self._inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)):
+            inside = self._inside
+            if not inside.acquire(False) and not inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)):
                 raise self._late(timeout_s)
             try:
-                try:
-                    if self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                        return self._do(work)
-                finally:
-                    # Also after Ctrl-C in the middle of locking, when it is not known; unlocking twice is harmless.
-                    self._unlock()
+                if self._flock(_TRY):
+                    self._worker = me
+                    return work()
             finally:
-                self._inside.release()
-                if not sleepy:
-                    # flock lets in whoever runs next; without this that would mostly be the one that just left.
-                    os.sched_yield()
+                self._worker = 0
+                try:
+                    # Also after Ctrl-C in the middle of locking, when it is not known; unlocking twice is harmless.
+                    flock(self._fd, LOCK_UN)
+                except (OSError, ValueError):
+                    # A child that was forked inside has let go of its parent's gate.
+                    pass
+                finally:
+                    inside.release()
+                    if self._closing:
+                        self._left()
+                    if not sleepy:
+                        # flock lets in whoever runs next; without this that would mostly be the one that just left.
+                        sched_yield()
         # Another process is inside.
-        left_s = timeout_s - (time.monotonic() - began)
+        left_s = timeout_s - (monotonic() - began)
         return self._hired().run(lambda: self._do(work), left_s, lambda: self._late(timeout_s))
 
     def close(self) -> None:
-        """Close the descriptor; in a forked child this does not open the parent's gate."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+        """Let nobody in any more. A thread that is inside stays alone there until it has left."""
+        self._closing = True
+        if self._clerk is not None:
+            self._clerk.dismiss()
+        self._left()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's gate, which this does not open."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
-            if self._clerk is not None:
-                self._clerk.dismiss()
+            if self._beside is not None:
+                self._beside.close()
+
+    def _left(self) -> None:
+        """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one of both sees the other."""
+        if self._closing and self._inside.acquire(False):
+            try:
+                self.abandon()
+            finally:
+                self._inside.release()
 
     def _do(self, work: Callable[[], T]) -> T:
-        self._worker = threading.get_ident()
+        self._worker = get_ident()
         try:
             return work()
         finally:
@@ -86,12 +126,12 @@ class Gate:
     def _hired(self) -> "_Clerk":
         with self._hiring:
             if self._clerk is None:
-                self._clerk = _Clerk(self._flock, self._unlock, self._inside)
+                self._clerk = _Clerk(self._flock, self._unlock, self._left, self._inside)
             return self._clerk
 
     def _flock(self, operation: int) -> bool:
         try:
-            fcntl.flock(self._fd, operation)
+            flock(self._fd, operation)
         except BlockingIOError:
             return False
         except (OSError, ValueError):
@@ -99,11 +139,7 @@ class Gate:
         return True
 
     def _unlock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        except (OSError, ValueError):
-            # A store that was closed meanwhile has let go of it already.
-            return
+        flock(self._fd, LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = _flock_holder(self._path)
@@ -147,9 +183,16 @@ class _Task:
 class _Clerk:
     """A thread that waits at the shut gate for whoever in this process wants in."""
 
-    def __init__(self, flock: Callable[[int], bool], unlock: Callable[[], None], inside: threading.Lock) -> None:
+    def __init__(
+        self,
+        flock: Callable[[int], bool],
+        unlock: Callable[[], None],
+        left: Callable[[], None],
+        inside: threading.Lock,
+    ) -> None:
         self._flock = flock
         self._unlock = unlock
+        self._left = left
         self._inside = inside
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self.busy = False
@@ -191,7 +234,7 @@ class _Clerk:
         self.busy = True
         try:
             with self._inside:
-                self._flock(fcntl.LOCK_EX)
+                self._flock(LOCK_EX)
                 try:
                     task: _Task | None = first
                     while task is not None:
@@ -204,7 +247,8 @@ class _Clerk:
                 first.error = closed
                 first.done.release()
         self.busy = False
-        os.sched_yield()
+        self._left()
+        sched_yield()
 
     def _did(self, task: _Task) -> bool:
         if not task.claim():

@@ -7,7 +7,8 @@
     s_<space> one row a record
 
 The next revision is one more than the greater of the journal's last and `meta.revision`: a transaction that tells of itself,
-as nearly all do, needs no counter row beside.
+as nearly all do, needs no counter row beside. In a volatile file that greater one is the bound of all revisions given, and
+which of them was the last is in shared memory (counter.py).
 """
 
 import sqlite3
@@ -28,9 +29,9 @@ LAYOUT_VERSION = 1
 
 DIALECT = Dialect(mark="?", schema="", dump=lambda data: data)
 
-LAST_REVISION = (
-    "SELECT max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
-)
+_LAST = "max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
+LAST_REVISION = f"SELECT {_LAST}"
+KEEP_REVISION = "UPDATE meta SET number = ? WHERE name = 'revision'"
 
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
@@ -156,6 +157,24 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
         "INSERT OR REPLACE INTO spaces (name, schema_version, indexes) VALUES (?, ?, ?)",
         (space.name, space.schema_version, signature(space)),
     )
+
+
+@lru_cache(maxsize=1024)
+def put_new(space: Space[Any], items: int) -> str:
+    """Insert that many new records of a volatile space if the bound of revisions is still the one that their revision is
+    below (counter.py). Takes namespace, revision and bound, then each record's key, value and places in the indexes.
+
+    Breaks the constraint NOT NULL where the bound is another, and that of the primary key where a key is taken.
+    """
+    table = table_of(space, DIALECT)
+    revision, rows = f"CASE {_LAST} WHEN ?3 THEN ?2 END", []
+    columns = 2 + len(table.columns)
+    for first in range(4, 4 + items * columns, columns):
+        key, *rest = (f"?{number}" for number in range(first, first + columns))
+        rows.append(f"(?1, {key}, {revision}, {', '.join(rest)})")
+        revision = "?2"
+    # Nothing else is open that the statement could be undone in.
+    return f"INSERT OR ROLLBACK INTO {table.name} ({', '.join(table.names)}) VALUES {', '.join(rows)}"
 
 
 @lru_cache(maxsize=1024)

@@ -8,10 +8,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -29,11 +30,13 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
-from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, instant
+from holdfast.stores.sqlite.hotpath import Declined, HotPath
+from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx, instant
 from holdfast.stores.sqlite.translate import TablesChanged
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -72,8 +75,12 @@ class SqliteStore:
         self._mutex = threading.Lock()
         self._volatile: Database | None = None
         self._declared: set[Space[Any]] = set()
+        self._hot: dict[Space[Any], HotPath[Any]] = {}
         self._closed = False
         self._forked_in_use = False
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
     def transact(
         self,
@@ -83,19 +90,20 @@ class SqliteStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        return self._run(body, plan_of(tuple(scope)), timeout_s, durable=durable)
-
-    def _run(self, body: Callable[[SqliteTx], T], plan: Plan, timeout_s: float, *, durable: bool = True) -> T:
         deadline = time.monotonic() + timeout_s
-        return self._again_if_changed(lambda: self._transact(body, plan, durable, deadline))
+        return self._again_if_changed(self._transact, body, plan_of(tuple(scope)), deadline, durable)
 
-    def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, durable: bool, deadline: float) -> T:
+    def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True) -> T:
         database = self._database(plan.volatile, deadline)
         with database.connection(_left(deadline)) as connection:
             self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
-                tx = SqliteTx(connection.raw, self.namespace, plan.names, self._clock.now())
+                now = self._clock.now()
+                if database.counter is None:
+                    tx = SqliteTx(connection.cursor, self.namespace, plan.names, now)
+                else:
+                    tx = VolatileTx(connection.cursor, self.namespace, plan.names, now, database.counter)
                 try:
                     result = body(tx)
                     tx.finish()
@@ -103,7 +111,7 @@ class SqliteStore:
                     tx.end()
                 return tx, result
 
-            tx, result = database.write(connection, run, _left(deadline), sleepy=durable)
+            tx, result = database.write(connection, run, _left(deadline), sleepy=durable, committed=_committed)
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
                 self._fifos.notify(topic)
@@ -118,13 +126,13 @@ class SqliteStore:
         deadline = time.monotonic() + TRANSACT_TIMEOUT_S
 
         def snapshot(raw: sqlite3.Connection) -> T:
-            raw.execute("BEGIN")
-            tx = SqliteReadTx(raw, self.namespace, plan.names, self._clock.now())
+            cursor = raw.execute("BEGIN")
+            tx = SqliteReadTx(cursor, self.namespace, plan.names, self._clock.now())
             try:
                 return body(tx)
             finally:
                 tx.end()
-                raw.execute("ROLLBACK")
+                cursor.execute("ROLLBACK")
 
         def run() -> T:
             database = self._database(plan.volatile, deadline)
@@ -154,6 +162,12 @@ class SqliteStore:
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         check_keys([key for key, _ in items], distinct=True)
+        deadline = time.monotonic() + timeout_s
+        if (hot := self._hot.get(space)) is not None:
+            try:
+                return hot.put_new(items, timeout_s)
+            except Declined:
+                pass
 
         def insert(tx: SqliteTx) -> int:
             for key, record in items:
@@ -161,14 +175,24 @@ class SqliteStore:
             return tx.revision
 
         try:
-            return self._run(insert, plan_of((space,)), timeout_s)
+            return self._again_if_changed(self._transact, insert, plan_of((space,)), deadline)
         except KeyTaken:
             return None
 
     def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
         check_keys(keys)
+        deadline = time.monotonic() + timeout_s
+        if (hot := self._hot.get(space)) is not None:
+            try:
+                return hot.delete_if(keys, token, timeout_s)
+            except Declined:
+                pass
         sql = schema.delete_if(space, len(keys))
-        return self._run(lambda tx: tx.change(sql, (self.namespace, token, *keys)), plan_of((space,)), timeout_s)
+
+        def delete(tx: SqliteTx) -> int:
+            return tx.change(sql, (self.namespace, token, *keys))
+
+        return self._again_if_changed(self._transact, delete, plan_of((space,)), deadline)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
@@ -197,6 +221,7 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
+        self._hot.clear()
         self.durable.close()
         if self._volatile is not None:
             self._volatile.close()
@@ -226,11 +251,11 @@ class SqliteStore:
             if self._volatile is not None:
                 self._volatile.before_fork()
 
-    def _again_if_changed(self, run: Callable[[], T]) -> T:
+    def _again_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run; and once more if a restore by another process has put older tables in place of those that were known."""
         for _ in range(2):
             try:
-                return run()
+                return run(*args, **kwargs)
             except TablesChanged:
                 continue
         raise StoreUnavailable(f"{self.path} is being restored again and again: try later", outcome="none")
@@ -270,6 +295,8 @@ class SqliteStore:
             if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), _left(deadline)):  # type: ignore[misc]
                 database.write(connection, lambda s=space: self._bring_up(connection, s), _left(deadline))  # type: ignore[misc]
             self._declared.add(space)
+            if database.counter is not None:
+                self._hot[space] = HotPath(database, database.counter, self.namespace, space)
 
     def _bring_up(self, connection: Connection, space: Space[Any]) -> None:
         if not schema.is_current(connection.raw, space):
@@ -278,6 +305,7 @@ class SqliteStore:
     def _forget(self) -> None:
         """After an error of SQLite's: what was known of the tables may no longer hold, as after a restore by another."""
         self._declared.clear()
+        self._hot.clear()
 
     def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
         """A file's entries behind a revision, or its last ones."""
@@ -343,8 +371,13 @@ class SqliteStore:
             )
 
 
+def _committed(done: tuple[SqliteTx, Any]) -> None:
+    done[0].committed()
+
+
 def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
+    left_s = deadline - time.monotonic()
+    return left_s if left_s > 0 else 0.0
 
 
 def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:

@@ -1,7 +1,7 @@
 """The port's verbs on a SQLite connection."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,12 @@ from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.stores.scoping import check_entry, check_texts
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.counter import STRIDE, SharedCounter
+
+Execute = Callable[[str, Sequence[Any]], sqlite3.Cursor]
+
+UNFIT = (UnicodeEncodeError, OverflowError)
+"""What the driver raises for a parameter that it cannot take."""
 
 _APPEND = "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -25,37 +31,44 @@ class SqliteReadTx(SqlReadTx):
 
     dialect = schema.DIALECT
 
-    def __init__(self, raw: sqlite3.Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime) -> None:
         super().__init__(namespace, names)
-        self._raw: sqlite3.Connection | None = raw
+        self._execute: Execute = cursor.execute
         self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return executed(self._raw, sql, parameters).fetchall()
+        try:
+            return self._execute(sql, parameters).fetchall()
+        except UNFIT as error:
+            raise unfit(error) from None
 
     def end(self) -> None:
         """From here on it can do nothing: its connection may belong to another transaction."""
-        self._raw = None
+        self._execute = _ended
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
-    """A write transaction."""
+    """A write transaction of a file that keeps each revision itself."""
 
-    def __init__(self, raw: sqlite3.Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
-        super().__init__(raw, namespace, names, now)
+    _revision = 0
+    _appended = 0
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime) -> None:
+        super().__init__(cursor, namespace, names, now)
         self.topics: dict[str, None] = {}
-        self._revision = 0
-        self._appended = 0
 
     @property
     def revision(self) -> int:
         if not self._revision:
-            self._revision = executed(self._raw, schema.LAST_REVISION, ()).fetchone()[0] + 1
+            self._revision = self._after(self._execute(schema.LAST_REVISION, ()).fetchall()[0][0])
         return self._revision
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         faults.reach("sqlite.write")
-        return executed(self._raw, sql, parameters).rowcount
+        try:
+            return self._execute(sql, parameters).rowcount
+        except UNFIT as error:
+            raise unfit(error) from None
 
     def insert(self, space: Space[R], key: str, record: R) -> None:
         """Write a record that must be new. Raises KeyTaken when it is not."""
@@ -87,17 +100,55 @@ class SqliteTx(SqliteReadTx, SqlTx):
     def finish(self) -> None:
         """Before the commit: keep a revision that was given but that no journal entry keeps."""
         if self._revision and not self._appended:
-            self.change("UPDATE meta SET number = ? WHERE name = 'revision'", (self._revision,))
+            self.change(schema.KEEP_REVISION, (self._revision,))
+
+    def committed(self) -> None:
+        """After the commit, when nobody else has begun yet."""
+
+    def _after(self, last: int) -> int:
+        """The revision that follows when the file's last one is this."""
+        return last + 1
 
 
-def executed(raw: sqlite3.Connection | None, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-    """Run a statement. Raises InvalidValue for a parameter that SQLite cannot take, and after the transaction's end."""
-    if raw is None:
-        raise InvalidValue("this transaction has ended: use `tx` only inside its body")
-    try:
-        return raw.execute(sql, parameters)
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidValue(f"no store can keep this: {error}") from None
+class VolatileTx(SqliteTx):
+    """A write transaction of a file whose revisions are counted in shared memory (counter.py)."""
+
+    _bound = 0
+    _begun: tuple[int, int] | None = None
+
+    def __init__(
+        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime, counter: SharedCounter
+    ) -> None:
+        super().__init__(cursor, namespace, names, now)
+        self._counter = counter
+
+    def finish(self) -> None:
+        """Before the commit: no revision that was given here is ever given again."""
+        if not self._revision:
+            return
+        last = self._revision + max(self._appended, 1) - 1
+        if last <= self._bound:
+            self._counter.give(last)
+        else:
+            self._begun = last, last + STRIDE
+            self.change(schema.KEEP_REVISION, (last + STRIDE,))
+
+    def committed(self) -> None:
+        if self._begun:
+            self._counter.begin(*self._begun)
+
+    def _after(self, last: int) -> int:
+        self._bound = last
+        return self._counter.next(last)
+
+
+def unfit(error: Exception) -> InvalidValue:
+    """What it means that a parameter is none which SQLite can take."""
+    return InvalidValue(f"no store can keep this: {error}")
+
+
+def _ended(*_: Any) -> sqlite3.Cursor:
+    raise InvalidValue("this transaction has ended: use `tx` only inside its body")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

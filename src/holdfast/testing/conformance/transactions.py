@@ -1,5 +1,8 @@
 """One transaction, the hot paths, and namespaces."""
 
+from datetime import timedelta
+from itertools import pairwise
+
 import pytest
 
 from holdfast.kernel.errors import InvalidValue
@@ -99,9 +102,23 @@ class Transactions(Suite):
         harness.clock.advance(12.5)
         assert store.transact(lambda tx: tx.now, scope=[THINGS]) == harness.clock.now()
         assert store.read(lambda tx: tx.now, scope=[THINGS]) == harness.clock.now()
+        assert store.now() == harness.clock.now()
+        harness.clock.advance(-3600)
+        assert store.now() == harness.clock.now()
 
     def test_now_is_aware(self, store: Store) -> None:
         assert store.transact(lambda tx: tx.now, scope=[THINGS]).utcoffset() is not None
+        assert store.now().utcoffset() is not None
+
+    def test_the_clock_of_the_store_is_that_of_its_transactions(self, store: Store) -> None:
+        round_trip = timedelta(seconds=1)
+        first = store.now()
+        before = store.transact(lambda tx: tx.now, scope=[THINGS])
+        between = store.now()
+        after = store.read(lambda tx: tx.now, scope=[THINGS])
+        last = store.now()
+        for earlier, later in pairwise([first, before, between, after, last]):
+            assert earlier <= later + round_trip
 
     @pytest.mark.parametrize("space", [THINGS, VOLATILE], ids=["durable", "volatile"])
     def test_put_new_is_all_or_none(self, store: Store, space: Space[Thing]) -> None:

@@ -1,0 +1,105 @@
+"""The port's one-statement paths on the volatile file: one statement that checks, changes and commits by itself.
+
+This is the usual case alone, told in a straight line since locks are taken through it. Every other case is declined: no idle
+connection, a bound that is reached or was moved (counter.py), a database that another program has locked, tables that are
+gone. Then nothing was changed, and a general transaction does it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from holdfast.kernel.faults import reach
+from holdfast.kernel.space import R, Space
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.counter import SharedCounter
+from holdfast.stores.sqlite.database import Connection, Database
+from holdfast.stores.sqlite.transaction import UNFIT, unfit
+from holdfast.stores.sqlite.translate import TablesChanged, busy
+
+T = TypeVar("T")
+
+
+class Declined(Exception):
+    """Nothing was changed, and a general transaction must do it. Never leaves the store."""
+
+
+class HotPath(Generic[R]):
+    """The way to the records of one volatile space, whose table is there."""
+
+    def __init__(self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]) -> None:
+        self._database = database
+        self._gate = database.gate
+        self._counter = counter
+        self._namespace = namespace
+        self._space = space
+
+    def put_new(self, items: Sequence[tuple[str, R]], timeout_s: float) -> int | None:
+        """Insert all items and return their revision, or nothing and None if any key exists. Raises Declined."""
+        space = self._space
+        parameters: list[Any] = []
+        encoded: tuple[Any, ...] = ()
+        last: R | None = None
+        for key, record in items:
+            # A claim on several things is one record under several keys.
+            if record is not last:
+                encoded, last = (space.encode(record), *space.index_keys(record)), record
+            parameters += (key, *encoded)
+        sql = schema.put_new(space, len(items))
+        connection = self._database.lend_idle()
+        if connection is None:
+            raise Declined
+
+        def insert() -> int | None:
+            revision, bound = self._counter.take()
+            if revision > bound:
+                raise Declined
+            reach("sqlite.write")
+            try:
+                connection.cursor.execute(sql, (self._namespace, revision, bound, *parameters))
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+                    raise Declined from None
+                return None
+            reach("sqlite.commit.after")
+            return revision
+
+        return self._in_turn(connection, insert, timeout_s)
+
+    def delete_if(self, keys: Sequence[str], token: int, timeout_s: float) -> int:
+        """Delete those of the keys whose record has the revision `token`; return how many there were. Raises Declined."""
+        sql = schema.delete_if(self._space, len(keys))
+        connection = self._database.lend_idle()
+        if connection is None:
+            raise Declined
+
+        def delete() -> int:
+            reach("sqlite.write")
+            try:
+                deleted = connection.cursor.execute(sql, (self._namespace, token, *keys)).rowcount
+            except UNFIT as error:
+                raise unfit(error) from None
+            reach("sqlite.commit.after")
+            return deleted
+
+        return self._in_turn(connection, delete, timeout_s)
+
+    def _in_turn(self, connection: Connection, change: Callable[[], T], timeout_s: float) -> T:
+        """Make the change, which is one statement, inside the gate; and give the connection back."""
+        database = self._database
+        try:
+            reach("sqlite.gate.before")
+            result = self._gate.run(change, timeout_s)
+            database.tidy(connection)
+        except sqlite3.Error as error:
+            if busy(error):
+                database.give_back(connection)
+                raise Declined from None
+            # The statement was its own commit, so an I/O error leaves its outcome unknown.
+            failure = database.failed(connection, error, committing=True)
+            raise (Declined if isinstance(failure, TablesChanged) else failure) from None
+        except BaseException:
+            database.give_back(connection)
+            raise
+        database.give_back(connection)
+        return result
