@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .bench-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -35,13 +36,14 @@ format: setup ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## Measure against peers and write docs/benchmarks.md
-	$(BIN)/python -m bench
+bench: ## Measure against peers and write docs/benchmarks.md
+	bench/needs $(PYTHON) $(BENCH)
+	$(BENCH)/bin/python -m bench
 
 docs: setup ## Draw the pictures of the docs
 	$(BIN)/python tools/pictures.py
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .bench-venv .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: help setup run test test-quick check format bench docs clean

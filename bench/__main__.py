@@ -10,12 +10,33 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import machine, report, rows_cold, rows_durable, rows_fairness, rows_read, rows_threads, rows_volatile
+from bench import (
+    machine,
+    report,
+    rows_cold,
+    rows_durable,
+    rows_fairness,
+    rows_locks,
+    rows_locks_crowd,
+    rows_locks_killed,
+    rows_read,
+    rows_threads,
+    rows_volatile,
+)
 from bench.measure import Lab
 
-FAMILIES = {
-    family.NAME: family.measure for family in (rows_durable, rows_fairness, rows_volatile, rows_read, rows_threads, rows_cold)
-}
+_ROWS = (
+    rows_locks,
+    rows_locks_crowd,
+    rows_locks_killed,
+    rows_durable,
+    rows_fairness,
+    rows_volatile,
+    rows_read,
+    rows_threads,
+    rows_cold,
+)
+FAMILIES = {family.NAME: family.measure for family in _ROWS}
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _TEMPORARY = _CHECKOUT / ".bench-tmp"

@@ -4,6 +4,7 @@ A round ends with a Sample. Contenders take turns, round by round, so that whate
 a ratio is taken within each round, and the median of the rounds is what counts.
 """
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -16,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
 
 _START_TIMEOUT_S = 60.0
 _QUICK_S = 0.2
@@ -52,6 +55,9 @@ class Sample:
     share: float
     """What the worker with least got, as a part of what the one with most got."""
     gave_up: int = 0
+    handed_s: float = math.nan
+    """Where workers take turns: the median time from the end of one's turn to the beginning of another's."""
+    handed_worst_s: float = math.nan
 
 
 class Spread(NamedTuple):
@@ -93,6 +99,30 @@ class Series:
         return sum(sample.gave_up for sample in self.samples)
 
 
+class Log:
+    """How long each piece of one worker's work took."""
+
+    def __init__(self) -> None:
+        self.took = array("d")
+        self.handed = array("d")
+        self.done = 0
+        """Without what ended after the round, which counts as a wait and not as work done."""
+        self.gave_up = 0
+
+    def work(self, actor: Actor, begin: float, end: float) -> None:
+        """Do it until the end of the round, and keep what ended after its beginning."""
+        clock = time.perf_counter
+        before = clock()
+        while before < end:
+            done = actor()
+            after = clock()
+            if after >= begin:
+                self.took.append(after - before)
+                self.done += done and after <= end
+                self.gave_up += not done
+            before = after
+
+
 class Lab:
     """The folder and the sizes of a run."""
 
@@ -120,12 +150,12 @@ class Lab:
         warm_up_s: float = 0.2,
         processes: int = 1,
         threads: int = 1,
+        log: Callable[[], Log] = Log,
     ) -> Callable[[Path], Sample]:
         """A round of work by so many workers, ready to be run in a folder."""
         seconds = min(seconds, _QUICK_S) if self.quick else seconds
-        return partial(
-            _race, prepare=prepare, cast=cast, seconds=seconds, warm_up_s=warm_up_s, processes=processes, threads=threads
-        )
+        work = partial(_work, cast=cast, log=log, threads=threads, warm_up_s=warm_up_s, seconds=seconds)
+        return partial(_race, prepare=prepare, work=work, processes=processes, seconds=seconds)
 
     def interleave(
         self, contenders: Sequence[Contender], *, rounds: int | None = None, shared: Path | None = None
@@ -146,65 +176,79 @@ def spread(figures: Iterator[float]) -> Spread:
 
 
 def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread:
-    """Ours over theirs, round by round."""
-    return spread(of(a) / of(b) for a, b in zip(ours.samples, theirs.samples, strict=True))
+    """Ours over theirs, round by round. Infinite where theirs is nothing, as it may be on a machine that is busy."""
+    return spread(of(a) / of(b) if of(b) else math.inf for a, b in zip(ours.samples, theirs.samples, strict=True))
+
+
+def find(series: Sequence[Series], name: str) -> Series | None:
+    """The contender of that name, unless it could not take part."""
+    return next((one for one in series if one.contender.name == name), None)
+
+
+def alone(body: Callable[..., T], *args: object) -> T:
+    """What this returns in a new interpreter, which ends with it.
+
+    It loads what one contender needs and nothing of the others: a library may put hooks into the interpreter that slow down
+    everybody in it. Whatever needs many processes forks them there, which is a hundred times faster than starting as many.
+    """
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(send, body, *args))
+    process.start()
+    send.close()
+    try:
+        told: T = receive.recv()
+    except EOFError:
+        raise RuntimeError("a round came to nothing: what a process said of it is above") from None
+    finally:
+        process.join()
+    return told
+
+
+def _tell(send: Connection, body: Callable[..., object], *args: object) -> None:
+    send.send(body(*args))
 
 
 def _race(
-    folder: Path,
-    *,
-    prepare: Callable[[Path], None],
-    cast: Cast,
-    seconds: float,
-    warm_up_s: float,
-    processes: int,
-    threads: int,
+    folder: Path, *, prepare: Callable[[Path], None], work: Callable[..., None], processes: int, seconds: float
 ) -> Sample:
     """One round: workers connect, start together, warm up, and work for a while; all they did after the warm-up counts."""
+    return _summary(alone(_crew, folder, prepare, work, processes), seconds)
+
+
+def _crew(folder: Path, prepare: Callable[[Path], None], work: Callable[..., None], processes: int) -> list[Log]:
     prepare(folder)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier = context.Barrier(processes)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    # They end with this process, should one of them fail and leave the others waiting.
     workers = [
-        context.Process(target=_work, args=(folder, number, cast, threads, warm_up_s, seconds, barrier, send))
-        for number, (_, send) in enumerate(pipes)
+        context.Process(target=work, args=(folder, number, barrier, pipe), daemon=True)
+        for number, (_, pipe) in enumerate(pipes)
     ]
     for worker in workers:
         worker.start()
-    for _, send in pipes:
-        send.close()
-    logs = [log for receive, _ in pipes for log in receive.recv()]
+    logs: list[Log] = []
+    pending = {receive: worker for worker, (receive, _) in zip(workers, pipes, strict=True)}
+    while pending:
+        # The pipes alone would not tell of a death: their other ends are open in every worker that was forked.
+        wait([*pending, *(worker.sentinel for worker in pending.values())])
+        for receive, worker in list(pending.items()):
+            alive = worker.is_alive()
+            if receive.poll():
+                logs += receive.recv()
+                del pending[receive]
+            elif not alive:
+                raise RuntimeError("a worker ended without a word")
     for worker in workers:
         worker.join()
-    return _summary(logs, seconds)
+    return logs
 
 
-class _Log:
-    """How long each piece of one worker's work took."""
-
-    def __init__(self) -> None:
-        self.took = array("d")
-        self.done = 0
-        """Without what ended after the round, which counts as a wait and not as work done."""
-        self.gave_up = 0
-
-    def work(self, actor: Actor, begin: float, end: float) -> None:
-        """Do it until the end of the round, and keep what ended after its beginning."""
-        clock = time.perf_counter
-        before = clock()
-        while before < end:
-            done = actor()
-            after = clock()
-            if after >= begin:
-                self.took.append(after - before)
-                self.done += done and after <= end
-                self.gave_up += not done
-            before = after
-
-
-def _summary(logs: Sequence[_Log], seconds: float) -> Sample:
+def _summary(logs: Sequence[Log], seconds: float) -> Sample:
     """A round's logs as one sample."""
     took = sorted(took for log in logs for took in log.took)
+    handed = sorted(handed for log in logs for handed in log.handed)
     done = [log.done for log in logs]
     return Sample(
         rate=sum(done) / seconds,
@@ -212,23 +256,32 @@ def _summary(logs: Sequence[_Log], seconds: float) -> Sample:
         worst_s=took[-1],
         share=min(done) / max(done) if max(done) else 0.0,
         gave_up=sum(log.gave_up for log in logs),
+        handed_s=handed[len(handed) // 2] if handed else math.nan,
+        handed_worst_s=handed[-1] if handed else math.nan,
     )
 
 
 def _work(
     folder: Path,
     number: int,
+    barrier: Barrier,
+    send: Connection,
+    *,
     cast: Cast,
+    log: Callable[[], Log],
     threads: int,
     warm_up_s: float,
     seconds: float,
-    barrier: Barrier,
-    send: Connection,
 ) -> None:
-    actor = cast(folder, number)
+    try:
+        actor = cast(folder, number)
+    except BaseException:
+        # The others need not wait for one who will not come.
+        barrier.abort()
+        raise
     barrier.wait(_START_TIMEOUT_S)
     begin = time.perf_counter() + warm_up_s
-    logs = [_Log() for _ in range(threads)]
+    logs = [log() for _ in range(threads)]
     helpers = [threading.Thread(target=log.work, args=(actor, begin, begin + seconds)) for log in logs[1:]]
     for helper in helpers:
         helper.start()

@@ -70,8 +70,9 @@ def _scale(chart: Chart) -> Callable[[float], float]:
     most = max(figure.high for figure in chart.figures)
     if not chart.logarithmic:
         return lambda value: _LABEL_WIDTH + room * value / most
-    least = min(figure.low for figure in chart.figures) / 2
-    return lambda value: _LABEL_WIDTH + room * math.log(value / least) / math.log(most / least)
+    # A figure of nothing has no place on such a scale: its bar has no length.
+    least = min(low for figure in chart.figures for low in figure if low > 0) / 2
+    return lambda value: _LABEL_WIDTH + room * math.log(max(value, least) / least) / math.log(most / least)
 
 
 def _text(x: float, y: float, words: str, *, size: int, anchor: str = "start", weight: str = "normal") -> str:

@@ -1,11 +1,12 @@
 """The page: docs/benchmarks.md, written from what a run measured and from nothing else."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import pictures
-from bench.measure import Series, Spread
+from bench.measure import Sample, Series, Spread, spread
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Row:
     verdicts: Sequence[Verdict]
     kind: str = "rate"
     """Whether it is told by how much was done in a second, or by how long one took (`time`)."""
+    column: str = "survives"
+    """What the contenders' `durability` says of them."""
+    logarithmic: bool = False
+    """Whether the first chart is, because the contenders are orders of magnitude apart."""
+    absent: Sequence[str] = ()
+    """Who is not installed, or lacks a server that is not."""
+    notes: str = ""
+    """What else belongs on the page, below the verdicts."""
 
 
 def write(rows: Sequence[Row], facts: dict[str, str], *, rounds: int, page: Path, folder: Path) -> None:
@@ -51,10 +60,11 @@ def lines(rows: Sequence[Row]) -> list[str]:
     """The tables and verdicts for the terminal."""
     out = []
     for row in rows:
-        out += [row.title, *("  " + line for line in _table(row)[2:])]
+        out += [row.title, *("  " + line for line in _table(row)[1:])]
         for verdict in row.verdicts:
             target = f" (to reach: {verdict.target})" if verdict.target else ""
             out.append(f"  {verdict.word}: {verdict.what} {_spread(verdict.figure)}{target}")
+        out += [f"  not installed: {name}" for name in row.absent]
     return out
 
 
@@ -70,8 +80,9 @@ taken within each round, and then the median of the rounds, with the least and t
 asking to having it, of every single piece of work; the worst of them is told because an average hides whoever got nothing.
 
 Only equal durability is compared, and each table states it: *power loss* means that a change which was acknowledged
-survives the machine's power going; *kill -9*, that it survives its process but not the machine. Limits are no peers: they show
-what the machine allows.
+survives the machine's power going; *kill -9*, that it survives its process but not the machine. For locks, which nobody wants
+to survive their holder, it states what becomes of the lock of a holder that was killed. Limits are no peers: they show what the
+machine allows.
 """
 
 
@@ -95,24 +106,35 @@ def _section(row: Row, folder: str) -> str:
         + (f"; to reach: {verdict.target}: **{verdict.word}**" if verdict.target else "")
         for verdict in row.verdicts
     ]
-    return "\n".join([*head, *verdicts, "", f"![{row.title}]({folder}/bench-{row.name}.svg)", ""])
+    absent = [f"- {name}: not installed, so not measured" for name in row.absent]
+    notes = [row.notes, ""] if row.notes else []
+    return "\n".join([*head, *verdicts, *absent, "", *notes, f"![{row.title}]({folder}/bench-{row.name}.svg)", ""])
 
 
 def _table(row: Row) -> list[str]:
-    if row.kind == "time":
-        out = ["| | survives | median (least to most) |", "| --- | --- | --- |"]
-        for series in row.series:
-            took = series.spread(lambda sample: sample.p50_s)
-            survives = series.contender.durability
-            out.append(f"| {_name(series)} | {survives} | {_time(took.median)} ({_time(took.low)} to {_time(took.high)}) |")
-        return out
-    out = [
-        "| | survives | a second (least to most) | wait p50 | worst wait, median of rounds | worst of all | share |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    return _times(row) if row.kind == "time" else _rates(row)
+
+
+def _times(row: Row) -> list[str]:
+    # Where a round is one piece of work, the most of the rounds is the worst of all.
+    many = any(sample.worst_s != sample.p50_s for series in row.series for sample in series.samples)
+    out = [_head(row, "median (least to most)", *(["worst of all"] if many else []))]
+    for series in row.series:
+        took = series.spread(lambda sample: sample.p50_s)
+        cells = [
+            f"{_time(took.median)} ({_time(took.low)} to {_time(took.high)})",
+            *([_time(series.worst_s())] if many else []),
+        ]
+        out.append(_line([_name(series), series.contender.durability, *cells]))
+    return out
+
+
+def _rates(row: Row) -> list[str]:
+    handed = any(not math.isnan(sample.handed_s) for series in row.series for sample in series.samples)
+    columns = ["a second (least to most)", "wait p50", "worst wait, median of rounds", "worst of all", "share"]
+    out = [_head(row, *columns, *(["hand-over p50", "worst hand-over"] if handed else []))]
     for series in row.series:
         rate = series.spread(lambda sample: sample.rate)
-        share = series.spread(lambda sample: sample.share).median
         cells = [
             _name(series) + (f" (gave up {series.gave_up()} times)" if series.gave_up() else ""),
             series.contender.durability,
@@ -120,21 +142,38 @@ def _table(row: Row) -> list[str]:
             _time(series.spread(lambda sample: sample.p50_s).median),
             _time(series.spread(lambda sample: sample.worst_s).median),
             _time(series.worst_s()),
-            f"{share:.2f}",
+            f"{series.spread(lambda sample: sample.share).median:.2f}",
         ]
-        out.append("| " + " | ".join(cells) + " |")
+        if handed:
+            cells += [_handed(series, lambda sample: sample.handed_s), _handed(series, lambda sample: sample.handed_worst_s)]
+        out.append(_line(cells))
     return out
+
+
+def _head(row: Row, *columns: str) -> str:
+    cells = ["", row.column, *columns]
+    return _line(cells) + "\n" + _line(["---"] * len(cells))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _handed(series: Series, of: Callable[[Sample], float]) -> str:
+    """The median of the rounds in which somebody handed over."""
+    found = [of(sample) for sample in series.samples if not math.isnan(of(sample))]
+    return _time(spread(iter(found)).median) if found else "nobody else had it"
 
 
 def _charts(row: Row) -> list[pictures.Chart]:
     names = [series.contender.name for series in row.series]
     if row.kind == "time":
         took = [series.spread(lambda sample: sample.p50_s * 1000) for series in row.series]
-        return [pictures.Chart("milliseconds, less is better", names, took)]
+        return [pictures.Chart("milliseconds, less is better", names, took, row.logarithmic)]
     rates = [series.spread(lambda sample: sample.rate) for series in row.series]
     waits = [series.spread(lambda sample: sample.worst_s * 1000) for series in row.series]
     return [
-        pictures.Chart("a second, more is better", names, rates),
+        pictures.Chart("a second, more is better", names, rates, row.logarithmic),
         pictures.Chart("worst wait in milliseconds, less is better", names, waits, logarithmic=True),
     ]
 

@@ -1,0 +1,128 @@
+"""A lock that nobody else wants: what taking it and letting it go costs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from bench import locking, servers
+from bench.locking import ADVISORY, HOLDFAST, HOLDFAST_POSTGRES, LIBRARIES, Kind, Opens
+from bench.measure import Contender, Lab, Series, find, ratio
+from bench.report import Row, Verdict
+
+NAME = "locks"
+COLUMN = "a killed holder's lock"
+
+_ONE = ("lock",)
+_FIVE = tuple(f"lock-{number}" for number in range(5))
+
+
+class Pair:
+    """Take the locks and let them go."""
+
+    def __init__(self, folder: Path, number: int, *, opens: Opens, names: Sequence[str]) -> None:
+        self._peer = opens(folder, number, names)
+        self._names = names
+
+    def __call__(self) -> bool:
+        self._peer.acquire(self._names)
+        self._peer.release(self._names)
+        return True
+
+    def close(self) -> None:
+        self._peer.close()
+
+
+def measure(lab: Lab) -> list[Row]:
+    with ExitStack() as stack:
+        running = {"redis": stack.enter_context(servers.redis()), "postgres": stack.enter_context(servers.postgres())}
+        kinds, absent = locking.take_part(locking.KINDS, running)
+        one = lab.interleave(_contenders(lab, kinds, _ONE))
+        five = lab.interleave(_contenders(lab, kinds, _FIVE), rounds=min(lab.rounds, 3))
+    return [_one(one, kinds, absent), _five(five, absent)]
+
+
+def _contenders(lab: Lab, kinds: Sequence[Kind], names: Sequence[str]) -> list[Contender]:
+    return [
+        Contender(
+            kind.name,
+            kind.killed,
+            lab.race(
+                prepare=partial(locking.prepare, opens=kind.opens, names=names),
+                cast=partial(Pair, opens=kind.opens, names=names),
+                seconds=0.3,
+                warm_up_s=0.1,
+            ),
+            kind.limit,
+        )
+        for kind in kinds
+    ]
+
+
+def _one(series: Sequence[Series], kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
+    return Row(
+        name="locks-pair",
+        title="Lock pair, uncontended",
+        says="One process takes a lock and lets it go, again and again, and nobody else wants it. Every library is used as its "
+        "documentation shows, in the fastest setting that is proper: fasteners' InterProcessLock; filelock's FileLock with "
+        "`thread_local=False`; portalocker's Lock with blocking flags on an unbuffered file; a lock of tooz's coordinator; "
+        "diskcache's Lock in a cache that evicts and syncs nothing; redis-py's Lock with a lease of "
+        f"{locking.LEASE_S:g} s, over a socket file, with hiredis, on a server that keeps nothing on disk; "
+        "`pg_advisory_lock` by prepared statements of psycopg, over a socket file. PostgreSQL has the settings it comes with. "
+        "Limits: the bare system call on a file that stays open, the same through portalocker's function, and a semaphore.",
+        series=series,
+        verdicts=[*_fastest(series), *_on_postgres(series)],
+        column=COLUMN,
+        logarithmic=True,
+        absent=absent,
+        notes=_peers(kinds, servers.versions()),
+    )
+
+
+def _five(series: Sequence[Series], absent: Sequence[str]) -> Row:
+    return Row(
+        name="locks-five",
+        title="Five locks, uncontended",
+        says=f"The same with a set of five names, in {len(series[0].samples)} rounds. Holdfast takes them by one request, all "
+        "or none; the others one after the other, sorted, PostgreSQL by one statement.",
+        series=series,
+        verdicts=[*_fastest(series, target=False), *_on_postgres(series)],
+        column=COLUMN,
+        logarithmic=True,
+        absent=absent,
+    )
+
+
+def _fastest(series: Sequence[Series], *, target: bool = True) -> list[Verdict]:
+    """Against the fastest of the libraries that need no server."""
+    ours = find(series, HOLDFAST)
+    libraries = [one for one in series if one.contender.name in LIBRARIES]
+    if ours is None or not libraries:
+        return []
+    fastest = max(libraries, key=lambda one: one.spread(lambda sample: sample.rate).median)
+    took = ratio(fastest, ours, lambda sample: sample.rate)
+    what = f"time, Holdfast to the fastest library ({fastest.contender.name})"
+    return [Verdict(what, "at most 1" if target else "", took, took.median <= 1 if target else None)]
+
+
+def _on_postgres(series: Sequence[Series]) -> list[Verdict]:
+    ours, theirs = find(series, HOLDFAST_POSTGRES), find(series, ADVISORY)
+    if ours is None or theirs is None:
+        return []
+    took = ratio(theirs, ours, lambda sample: sample.rate)
+    return [Verdict("time, Holdfast on PostgreSQL to its advisory lock", "", took, None)]
+
+
+def _peers(kinds: Sequence[Kind], running: Mapping[str, str]) -> str:
+    """What each is, and what it lacks."""
+    lines = [
+        "What each of them knows beside whether a lock is taken:",
+        "",
+        "| | version | whose it is | fencing token | a killed holder's lock | order of those who wait |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for kind in kinds:
+        server = f"server {running[kind.server]}" if kind.server else ""
+        version = ", ".join(part for part in (locking.version(kind), server) if part)
+        lines.append(f"| {kind.name} | {version} | {kind.owner} | {kind.token} | {kind.killed} | {kind.order} |")
+    return "\n".join(lines)

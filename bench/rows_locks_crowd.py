@@ -1,0 +1,150 @@
+"""Locks that many want: who gets them, how soon, and how long they lie idle in between."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bench import locking, turns
+from bench.locking import FASTENERS, FILELOCK, FLOCK, HOLDFAST, Kind
+from bench.measure import Contender, Lab, Sample, Series, Spread, find, ratio
+from bench.report import Row, Verdict
+from bench.rows_locks import COLUMN
+
+NAME = "locks-crowd"
+
+_CROWDS = (2, 8, 32, 100)
+_SORTED = "flock, five files sorted"
+
+
+def measure(lab: Lab) -> list[Row]:
+    kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FILELOCK, FASTENERS, FLOCK), {})
+    return [*(_crowd(lab, kinds, absent, processes) for processes in _CROWDS), _handed(lab, kinds, absent), _fifty(lab)]
+
+
+def _crowd(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], processes: int) -> Row:
+    most = processes == max(_CROWDS)
+    race = partial(_race, lab, cast=turns.OneLock, names=turns.ONE, processes=processes, seconds=1.5 if most else 0.6)
+    series = lab.interleave(_contenders(kinds, race), rounds=lab.rounds if most else min(lab.rounds, 3))
+    return Row(
+        name=f"locks-crowd-{processes}",
+        title=f"One lock, {processes} processes",
+        says=_CROWD_SAYS
+        if most
+        else f"The row with {max(_CROWDS)} processes says what is done. {len(series[0].samples)} rounds.",
+        series=series,
+        verdicts=_crowd_verdicts(series, judged=most),
+        column=COLUMN,
+        logarithmic=True,
+        absent=absent,
+    )
+
+
+_CROWD_SAYS = (
+    "All processes take the lock, do next to nothing, let it go, and ask again at once. The share is what the process with "
+    "least got, as a part of what the one with most got. A wait is from asking to having it; a hand-over, from the moment "
+    "before one process's release to the moment after another's entry, and not told of a process that took the lock from "
+    "itself. Whoever asks again at once keeps a lock busy that polling would leave idle, and keeps it from the others: the "
+    "libraries' short hand-overs here are those of the few who came just between two turns of one process. How long a lock "
+    "lies idle that its holder does not ask for again is the row of hand-overs."
+)
+
+
+def _crowd_verdicts(series: Sequence[Series], *, judged: bool) -> list[Verdict]:
+    ours, theirs = find(series, HOLDFAST), find(series, FILELOCK)
+    if ours is None:
+        return []
+    share = ours.spread(lambda sample: sample.share)
+    verdicts = [Verdict("share, least to most", *_judged(judged, "over 0.9", share, share.median > 0.9))]
+    if theirs is None:
+        return verdicts
+    rate = ratio(ours, theirs, lambda sample: sample.rate)
+    wait = ratio(ours, theirs, lambda sample: sample.worst_s)
+    handed = ratio(ours, theirs, lambda sample: sample.handed_s)
+    return [
+        *verdicts,
+        Verdict("throughput, Holdfast to filelock", *_judged(judged, "over 0.6 (aim 1)", rate, rate.median > 0.6)),
+        Verdict("worst wait, Holdfast to filelock", *_judged(judged, "under 0.5", wait, wait.median < 0.5)),
+        Verdict("hand-over, Holdfast to filelock", "", handed, None),
+    ]
+
+
+def _judged(judged: bool, target: str, figure: Spread, reached: bool) -> tuple[str, Spread, bool | None]:
+    """The rest of a verdict, where the target is one of this row's."""
+    return (target, figure, reached) if judged else ("", figure, None)
+
+
+def _handed(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
+    race = partial(_race, lab, cast=turns.ByTurns, names=turns.ONE, processes=2, seconds=1.5)
+    contenders = _contenders(kinds, lambda kind: partial(_as_time, race(kind)))
+    series = lab.interleave(contenders, rounds=min(lab.rounds, 3))
+    ours, theirs = find(series, HOLDFAST), find(series, FILELOCK)
+    verdicts = []
+    if ours is not None and theirs is not None:
+        handed = ratio(ours, theirs, lambda sample: sample.p50_s)
+        verdicts.append(Verdict("hand-over, Holdfast to filelock", "at most 0.02", handed, handed.median <= 0.02))
+    return Row(
+        name="locks-handed",
+        title="Lock handed over",
+        says="Two processes: one holds the lock for 10 to 60 ms, so that a poll meets its end at any moment, while the other "
+        "waits for it; then they change places. The time from the moment before the release to the moment after the other's "
+        f"entry, in which nobody could work. {len(series[0].samples)} rounds.",
+        series=series,
+        verdicts=verdicts,
+        kind="time",
+        column=COLUMN,
+        logarithmic=True,
+        absent=absent,
+    )
+
+
+def _fifty(lab: Lab) -> Row:
+    kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FLOCK), {})
+    # Here it is no limit: whoever needs several locks today takes them so.
+    kinds = [replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds]
+    race = partial(_race, lab, cast=turns.FiveOfFifty, names=turns.FIFTY, processes=20, seconds=3.0)
+    series = lab.interleave(_contenders(kinds, race))
+    ours, theirs = find(series, HOLDFAST), find(series, _SORTED)
+    verdicts = []
+    if ours is not None and theirs is not None:
+        rate = ratio(ours, theirs, lambda sample: sample.rate)
+        wait = ratio(ours, theirs, lambda sample: sample.worst_s)
+        verdicts = [
+            Verdict("throughput, Holdfast to sorted flock", "over 1", rate, rate.median > 1),
+            Verdict("worst wait, Holdfast to sorted flock", "at most 0.33", wait, wait.median <= 1 / 3),
+        ]
+    return Row(
+        name="locks-fifty",
+        title="Five of fifty locks at once, 20 processes",
+        says="Twenty processes take five random locks of fifty, hold them for 20 ms and let them go, for 3 s. Holdfast asks "
+        "for all five at once and holds nothing while it waits; flock takes five files one after the other, in the order of "
+        "their names so that no deadlock can be, and holds the first ones while it waits for the next. The same sets for both.",
+        series=series,
+        verdicts=verdicts,
+        column=COLUMN,
+        absent=absent,
+    )
+
+
+def _race(
+    lab: Lab, kind: Kind, *, cast: type[turns.OneLock], names: Sequence[str], processes: int, seconds: float
+) -> Callable[[Path], Sample]:
+    return lab.race(
+        prepare=partial(turns.prepare, opens=kind.opens, names=names),
+        cast=partial(cast, opens=kind.opens),
+        seconds=seconds,
+        # A hundred processes on few cores need a while until each has had its first turn.
+        warm_up_s=0.2 if processes < 100 else 0.5,
+        processes=processes,
+        log=turns.TurnLog,
+    )
+
+
+def _contenders(kinds: Sequence[Kind], race: Callable[[Kind], Callable[[Path], Sample]]) -> list[Contender]:
+    return [Contender(kind.name, kind.killed, race(kind), kind.limit) for kind in kinds]
+
+
+def _as_time(race: Callable[[Path], Sample], folder: Path) -> Sample:
+    """A round told by its hand-overs."""
+    sample = race(folder)
+    return Sample(rate=sample.rate, p50_s=sample.handed_s, worst_s=sample.handed_worst_s, share=sample.share)

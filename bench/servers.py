@@ -1,0 +1,81 @@
+"""The servers that some peers need, each in a temporary folder of its own and reached by a socket file there."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+_START_TIMEOUT_S = 20.0
+
+_POSTGRES = {"listen_addresses": "", "max_connections": "200"}
+"""As it comes, but for what lets the processes of a row in and everybody else not: it syncs what it says is committed."""
+
+
+@contextmanager
+def redis() -> Iterator[str | None]:
+    """A Redis that keeps nothing on disk: the path of its socket, or None where it is not installed."""
+    program = shutil.which("redis-server")
+    if program is None:
+        yield None
+        return
+    # Not the folder of the run: the name of a socket may not be that long.
+    folder = Path(tempfile.mkdtemp(prefix="hfredis-"))
+    address = folder / "socket"
+    command = [program, "--port", "0", "--unixsocket", str(address), "--save", "", "--appendonly", "no", "--dir", str(folder)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        if not _answers(address, server):
+            raise RuntimeError("redis-server did not start")
+        yield str(address)
+    finally:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def postgres() -> Iterator[str | None]:
+    """A PostgreSQL: the URL of a new database of it, or None where it or its driver is not installed."""
+    try:
+        from tests.stores.postgres_server import binaries, serving
+    except ImportError:
+        yield None
+        return
+    found = binaries()
+    if found is None:
+        yield None
+        return
+    with serving(found, _POSTGRES) as server:
+        yield server.database()
+
+
+def versions() -> dict[str, str]:
+    """What the servers that are installed say of themselves."""
+    found = {"redis": shutil.which("redis-server")}
+    if find_spec("psycopg"):
+        from tests.stores.postgres_server import binaries
+
+        folder = binaries()
+        found["postgres"] = str(folder / "postgres") if folder else None
+    return {name: _version(program) for name, program in found.items() if program}
+
+
+def _version(program: str) -> str:
+    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    # `Redis server v=7.0.15 ...` and `postgres (PostgreSQL) 15.18 ...`
+    return next(word.removeprefix("v=") for word in said.split() if word.removeprefix("v=")[0].isdigit())
+
+
+def _answers(address: Path, server: "subprocess.Popen[bytes]") -> bool:
+    end = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < end and server.poll() is None:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(address)) == 0:
+                return True
+        time.sleep(0.02)
+    return False
