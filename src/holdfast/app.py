@@ -21,6 +21,8 @@ from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
+    from holdfast.primitives.holds import Holds
+    from holdfast.primitives.locks import Locks
     from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -50,8 +52,29 @@ class Holdfast:
 
         return Jobs(self.store, self.log)
 
+    @cached_property
+    def locks(self) -> "Locks":
+        """Locks on resources of any name."""
+        from holdfast.primitives.locks import Locks
+
+        return Locks(self.store, self.log, self.processes, self.settings.locks, label=self.settings.actor or "")
+
+    @cached_property
+    def holds(self) -> "Holds":
+        """Counted holds on subjects of any name."""
+        from holdfast.primitives.holds import Holds
+
+        return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
+
+    def check_token(self, resource: str, token: int) -> None:
+        """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
+        self.locks.check_token(resource, token)
+
     def close(self) -> None:
         """Let go of the store. Calling it again is harmless."""
+        for part in ("locks", "holds"):
+            if part in self.__dict__:
+                self.__dict__[part].close()
         self.store.close()
 
 
@@ -141,8 +164,12 @@ class Upkeep:
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
     from holdfast.domains.jobs.record import JOBS
+    from holdfast.primitives.holds import HOLDS
+    from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
+    from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+    from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    return [JOBS]
+    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
 
 
 def connect(

@@ -6,6 +6,7 @@ for batch in journal.follow(cursor): ...
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -85,12 +86,21 @@ class Journal:
 
 def redacted(data: Any) -> Any:
     """The same data with the values of secret fields replaced."""
+    if type(data) in _SCALARS:
+        return data
     if isinstance(data, Mapping):
-        return {key: REDACTED if _is_secret(key, value) else redacted(value) for key, value in data.items()}
+        return {
+            key: REDACTED if value is not None and _names_a_secret(str(key)) else redacted(value) for key, value in data.items()
+        }
     if isinstance(data, list | tuple):
         return [redacted(item) for item in data]
     return data
 
 
-def _is_secret(key: object, value: object) -> bool:
-    return value is not None and str(key).lower().replace("-", "_").endswith(SECRET_ENDINGS)
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
+# The same few names come with every entry.
+@lru_cache(maxsize=256)
+def _names_a_secret(key: str) -> bool:
+    return key.lower().replace("-", "_").endswith(SECRET_ENDINGS)

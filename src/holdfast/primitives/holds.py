@@ -1,0 +1,253 @@
+"""Counts that cannot leak: a count is the size of a set of holders, and a dead holder leaves the set.
+
+    holds.take("host-7", by="run-1")    -> 1
+    holds.take("host-7", by="run-2")    -> 2
+    holds.take("host-7", by="run-2")    -> 2    (taking twice is one hold)
+    holds.drop("host-7", by="run-1")    -> 1
+
+The rules are plain functions on a tuple of holds, so that a domain with records of its own can count by them inside its own
+transactions; `Holds` is the same on a space of its own.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.kernel import lease as leases
+from holdfast.kernel.codec import Plain, Record
+from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound
+from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess, probe
+from holdfast.kernel.lease import Lease, reclaimable
+from holdfast.kernel.limits import HOLD_LEASE_S
+from holdfast.kernel.names import check_label
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx, Store, Tx
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.keeper import Keeper
+
+
+class Hold(Plain, frozen=True, kw_only=True):
+    """One holder of a subject. Its lease ends it if its process cannot be seen, or if a time to live was asked for."""
+
+    by: str
+    lease: Lease
+    process: Holder | None = None
+
+
+class Held(Record, frozen=True, kw_only=True):
+    """A subject and its holders, in the order they came."""
+
+    holds: tuple[Hold, ...] = ()
+
+
+HOLDS = Space("holds", Held)
+
+Verdicts = Mapping[Holder, Liveness]
+"""What is known of processes, found out before the transaction that decides by it."""
+
+
+def taken(holds: tuple[Hold, ...], hold: Hold) -> tuple[Hold, ...]:
+    """The holders with one more; one that holds already keeps its place, with its new lease and process."""
+    if any(other.by == hold.by for other in holds):
+        return tuple(hold if other.by == hold.by else other for other in holds)
+    return (*holds, hold)
+
+
+def dropped(holds: tuple[Hold, ...], by: str) -> tuple[Hold, ...]:
+    """The holders without one."""
+    return tuple(other for other in holds if other.by != by)
+
+
+def living(holds: tuple[Hold, ...], verdicts: Verdicts, now: datetime) -> tuple[Hold, ...]:
+    """The holders that count: those that nobody may reclaim. A process of which nothing is known counts as alive."""
+    return tuple(hold for hold in holds if not reclaimable(hold.lease, _liveness(hold, verdicts), now))
+
+
+def verdicts_on(holds: Iterable[Hold], processes: Processes, *, embedded: bool) -> dict[Holder, Liveness]:
+    """Look at the processes of some holders. Does I/O, so it is for outside of transactions."""
+    return {hold.process: probe(hold.process, processes, embedded=embedded) for hold in holds if hold.process is not None}
+
+
+def _liveness(hold: Hold, verdicts: Verdicts) -> Liveness:
+    return Liveness.UNKNOWN if hold.process is None else verdicts.get(hold.process, Liveness.ALIVE)
+
+
+class _Mine(NamedTuple):
+    """A hold of this process, which keeps it fresh."""
+
+    subject: str
+    by: str
+    since_s: float
+
+    @property
+    def id(self) -> str:
+        return f"{self.subject}\0{self.by}"
+
+    def lose(self) -> None:
+        """Whoever holds learns of it at the next use."""
+
+
+class Holds:
+    """Counted holds on subjects of any name, on one store.
+
+    Promised: a count is the number of holders that are not known to be gone; it never goes below nothing and never counts one
+    holder twice. Holders that are gone are swept by the next change of the same subject, and by `sweep`. Holds survive a
+    restart of the machine; those of its processes do not, as the processes are gone.
+    """
+
+    def __init__(
+        self, store: Store, journal: Journal, processes: Processes, *, lease_s: float = HOLD_LEASE_S, label: str = ""
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._processes = processes
+        self._lease_s = lease_s
+        self._label = label
+        self._pid = os.getpid()
+        self._keeper: Keeper[_Mine] = Keeper(store, topic=lambda: _TOPIC, renew=self._renew, renew_every_s=lease_s / 3)
+
+    def take(
+        self, subject: str, *, by: str, process: Holder | ThisProcess | None = THIS_PROCESS, ttl_s: float | None = None
+    ) -> int:
+        """Hold a subject, and return how many hold it now. Taking it again is one hold, with a new lease.
+
+        The hold ends with `process`, which is this one unless told, or after `ttl_s`; without a process it needs a `ttl_s`.
+        Raises InvalidName and InvalidValue.
+        """
+        check_label(subject, "subject")
+        check_label(by, "holder")
+        self._begin()
+        holder = self._processes.current(self._label) if isinstance(process, ThisProcess) else process
+        if holder is None and ttl_s is None:
+            raise InvalidValue(
+                "a hold that no process has needs a ttl_s, or nothing would ever end it: give one, or the process",
+                field="ttl_s",
+            )
+
+        def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
+            lease = leases.grant(tx.now, self._lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None)
+            holds = taken(living_ones, Hold(by=by, lease=lease, process=holder))
+            self._write(tx, subject, holds)
+            self._journal.append(tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)})
+            return len(holds)
+
+        count, _ = self._change(subject, body)
+        if isinstance(process, ThisProcess) and ttl_s is None:
+            self._keeper.add(_Mine(subject, by, time.monotonic()))
+        return count
+
+    def drop(self, subject: str, *, by: str) -> int:
+        """Let go of a subject, and return how many hold it still. Raises NotFound when `by` does not hold it."""
+        check_label(subject, "subject")
+        check_label(by, "holder")
+        self._begin()
+
+        def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
+            rest = dropped(living_ones, by)
+            self._write(tx, subject, rest)
+            if len(rest) == len(living_ones):
+                raise NotFound(
+                    f"{by} does not hold {subject}: {_listed(living_ones)}", subject=subject, by=by, count=len(living_ones)
+                )
+            self._journal.append(tx, kind="hold.dropped", subject=subject, data={"by": by, "count": len(rest)})
+            return len(rest)
+
+        count, _ = self._change(subject, body)
+        self._keeper.discard(_Mine(subject, by, 0.0))
+        return count
+
+    def count(self, subject: str) -> int:
+        """How many hold a subject."""
+        return len(self.holders(subject))
+
+    def holders(self, subject: str) -> tuple[Hold, ...]:
+        """Who holds a subject, in the order they came, but for those that are gone."""
+        row = self._store.get(HOLDS, check_label(subject, "subject"))
+        if row is None:
+            return ()
+        return living(row.record.holds, self._look_at(row.record.holds), self._store.now())
+
+    def subjects(self) -> dict[str, int]:
+        """Every subject that is held, and how many hold it."""
+        rows = self._store.read(lambda tx: tx.range(HOLDS), scope=[HOLDS])
+        verdicts = self._look_at([hold for row in rows for hold in row.record.holds])
+        now = self._store.now()
+        counts = {row.key: len(living(row.record.holds, verdicts, now)) for row in rows}
+        return {subject: count for subject, count in counts.items() if count}
+
+    def sweep(self) -> int:
+        """Remove every holder that is gone, and return how many there were."""
+        rows = self._store.read(lambda tx: tx.range(HOLDS), scope=[HOLDS])
+        return sum(self._change(row.key, lambda _, rest: len(rest))[1] for row in rows)
+
+    def close(self) -> None:
+        """Stop renewing in the background. Nothing is dropped."""
+        if os.getpid() == self._pid:
+            with contextlib.suppress(HoldfastError):
+                self._keeper.close(
+                    lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[HOLDS], durable=False)
+                )
+
+    def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
+        """Change one subject's holders in one step, in which those that are gone leave too; return what the body does, and how
+        many were gone."""
+        row = self._store.get(HOLDS, subject)
+        verdicts = {} if row is None else self._look_at(row.record.holds)
+
+        def change(tx: Tx) -> tuple[int, int]:
+            before = _holds_in(tx, subject)
+            rest = living(before, verdicts, tx.now)
+            for gone in before:
+                if gone not in rest:
+                    self._journal.append(tx, kind="hold.swept", subject=subject, data={"by": gone.by, "count": len(rest)})
+            if len(rest) < len(before):
+                self._write(tx, subject, rest)
+            return body(tx, rest), len(before) - len(rest)
+
+        return self._store.transact(change, scope=[HOLDS])
+
+    def _write(self, tx: Tx, subject: str, holds: tuple[Hold, ...]) -> None:
+        if holds:
+            tx.put(HOLDS, subject, Held(holds=holds))
+        else:
+            tx.delete(HOLDS, subject)
+
+    def _look_at(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
+        return verdicts_on(holds, self._processes, embedded=self._store.embedded)
+
+    def _renew(self, mine: list[_Mine]) -> list[_Mine]:
+        """A sign of life for the holds of this process; return those that are gone."""
+
+        def body(tx: Tx) -> list[_Mine]:
+            gone = []
+            for one in mine:
+                holds = _holds_in(tx, one.subject)
+                found = next((hold for hold in holds if hold.by == one.by), None)
+                if found is None:
+                    gone.append(one)
+                elif leases.due(found.lease, tx.now, self._lease_s):
+                    fresh = Hold(by=one.by, lease=leases.renew(found.lease, tx.now, self._lease_s), process=found.process)
+                    self._write(tx, one.subject, taken(holds, fresh))
+            return gone
+
+        return self._store.transact(body, scope=[HOLDS])
+
+    def _begin(self) -> None:
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._keeper.begin_process()
+
+
+_TOPIC = "holds"
+
+
+def _holds_in(tx: ReadTx, subject: str) -> tuple[Hold, ...]:
+    row = tx.get(HOLDS, subject)
+    return () if row is None else row.record.holds
+
+
+def _listed(holds: tuple[Hold, ...]) -> str:
+    return f"it is held by {', '.join(hold.by for hold in holds)}" if holds else "nobody holds it"

@@ -1,0 +1,143 @@
+"""Renewal in the background: one thread of a process gives a sign of life for all it holds, and learns what of it is gone.
+
+It begins with the first thing to keep and ends when there has been none for a while. What is held for less than a third of its
+lease costs it nothing.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.store import Store
+
+_IDLE_S = 60.0
+_CLOSING_S = 5.0
+_STORE_LOST_S = 1.0
+
+
+class Kept(Protocol):
+    """Something that a process holds."""
+
+    @property
+    def id(self) -> str:
+        """What it is known by."""
+        ...
+
+    @property
+    def since_s(self) -> float:
+        """When it began, on the process's monotonic clock."""
+        ...
+
+    def lose(self) -> None:
+        """Take note that it was taken away."""
+        ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class Keeper(Generic[K]):
+    """What this process holds. `renew` is given what is due, or everything after a notice to the topic, and returns what is
+    gone; `tick` is called every few seconds for what else is to be done in the background."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        topic: Callable[[], str],
+        renew: Callable[[list[K]], list[K]],
+        renew_every_s: float,
+        tick: Callable[[], None] = lambda: None,
+        tick_every_s: float = float("inf"),
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._renew = renew
+        self._tick = tick
+        self._renew_every_s = renew_every_s
+        self._wake_every_s = min(tick_every_s, renew_every_s)
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        """Begin with nothing, as in a forked child: what was held is its parent's."""
+        self._mutex = threading.Lock()
+        self._held: dict[str, K] = {}
+        self._renewed_s: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, kept: K) -> None:
+        """Keep something until it is discarded."""
+        self._held[kept.id] = kept
+        if self._thread is None:
+            self._start()
+
+    def discard(self, kept: K) -> None:
+        """Leave it alone."""
+        self._held.pop(kept.id, None)
+        if self._renewed_s:
+            self._renewed_s.pop(kept.id, None)
+
+    def close(self, wake: Callable[[str], None]) -> None:
+        """End the thread. What is still held lives by its process and lease alone from then on."""
+        with self._mutex:
+            self._closed, thread = True, self._thread
+        if thread is not None and thread is not threading.current_thread():
+            wake(self._topic())
+            thread.join(_CLOSING_S)
+
+    def _start(self) -> None:
+        with self._mutex:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        idle_since_s = time.monotonic()
+        notified = False
+        while True:
+            try:
+                with self._store.listen([self._topic()]) as ears:
+                    while True:
+                        self._look(everything=notified)
+                        idle_since_s = time.monotonic() if self._held else idle_since_s
+                        if self._done(idle_since_s):
+                            return
+                        notified = ears.wait(self._wake_every_s).notified
+                        self._tick()
+            except HoldfastError:
+                # The store does not answer, or was closed. What cannot be renewed now is renewed when it is back, of which
+                # nothing tells; and notices may have been missed.
+                notified = True
+                if self._done(idle_since_s):
+                    return
+                time.sleep(min(self._wake_every_s, _STORE_LOST_S))
+
+    def _done(self, idle_since_s: float) -> bool:
+        with self._mutex:
+            idle = not self._held and time.monotonic() - idle_since_s > _IDLE_S
+            if self._closed or idle:
+                self._thread = None
+                return True
+            return False
+
+    def _look(self, *, everything: bool) -> None:
+        now_s = time.monotonic()
+        due = [one for one in list(self._held.values()) if everything or now_s - self._last_s(one) >= self._renew_every_s]
+        if not due:
+            return
+        gone = {one.id for one in self._renew(due)}
+        for one in due:
+            if one.id in gone:
+                # Not there any more: its holder is letting go of it at this moment, and that is no loss.
+                if self._held.pop(one.id, None) is not None:
+                    one.lose()
+            elif one.id in self._held:
+                self._renewed_s[one.id] = now_s
+        for gone_id in set(self._renewed_s) - set(self._held):
+            self._renewed_s.pop(gone_id, None)
+
+    def _last_s(self, one: K) -> float:
+        return self._renewed_s.get(one.id, one.since_s)

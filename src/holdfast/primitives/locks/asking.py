@@ -1,0 +1,319 @@
+"""One request on its way: granted at once, or through the queue, or told why not."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.kernel.errors import HoldfastError, StoreUnavailable
+from holdfast.kernel.holder import Liveness, Processes
+from holdfast.kernel.lease import reclaimable
+from holdfast.kernel.store import Listener, Store, Tx
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.lasting import Lasting
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Outcome, Request, lock_in
+from holdfast.primitives.locks.statistics import Counting
+from holdfast.primitives.locks.table import Table
+from holdfast.primitives.locks.turns import Removed, Suspect, Terms, Turns
+from holdfast.primitives.locks.waiting import Ahead, Deadline, OnWait, Watch, ahead_of, earliest, of_hold, of_request
+
+T = TypeVar("T")
+
+SCOPE = (LOCKS, LOCK_WAITS)
+
+_SOON_S = 0.02
+"""Until the next try to reclaim what the store's clock says is not over yet."""
+
+
+class Room(NamedTuple):
+    """What every request of a process shares."""
+
+    store: Store
+    journal: Journal
+    processes: Processes
+    terms: Terms
+    counting: Counting
+    lasting: Lasting
+
+    def transact(self, body: Callable[[Turns], T]) -> T:
+        """Change the lock table in one step."""
+
+        def run(tx: Tx) -> T:
+            turns = Turns(tx, self.journal, self.terms)
+            result = body(turns)
+            turns.end()
+            return result
+
+        return self.store.transact(run, scope=SCOPE)
+
+    def read(self, body: Callable[[Table], T]) -> T:
+        """Look at the lock table as of now."""
+        return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
+
+    def reaped(self, removed: Sequence[Removed]) -> None:
+        """Count what was reaped, and let its durable copies go."""
+        for gone in removed:
+            if gone.hold is not None:
+                self.counting.count(gone.names, "deaths" if gone.dead else "expiries")
+                self.lasting.end(gone.hold)
+
+
+class Given(NamedTuple):
+    """All of it is the job's: what it got now, and what it held before."""
+
+    hold: Hold | None
+    own: list[Hold]
+
+
+class Waiting(NamedTuple):
+    """It is not its turn; these are just ahead."""
+
+    request: Request
+    ahead: list[Ahead]
+
+
+class Doubt(NamedTuple):
+    """The answer depends on whether these are alive; nothing was changed."""
+
+    ahead: list[Ahead]
+
+
+class Deadlocked(NamedTuple):
+    """Waiting would have closed this cycle."""
+
+    words: str
+
+
+class Over(NamedTuple):
+    """The wait is over without a grant."""
+
+    outcome: str
+    ahead: list[Ahead]
+
+
+Answer = Given | Waiting | Doubt | Deadlocked | Over
+
+TIMED_OUT = "timed out"
+FREE = "free"
+TAKEN_AWAY = "taken away"
+
+
+class Asking:
+    """A request of this process, from the first question to the answer. It leaves nothing behind, however it ends; a process
+    that is killed leaves what the next in line removes."""
+
+    def __init__(self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None) -> None:
+        self._room = room
+        self._draft = draft
+        self._deadline = deadline
+        self._on_wait = on_wait
+        self._vouched: set[str] = set()
+        self.waited = False
+
+    def answer(self) -> Given | Deadlocked | Over:
+        """Wait for the answer, as long as the time limit allows."""
+        if self._deadline.passed():
+            return self._without_waiting()
+        began_s = time.monotonic()
+        with self._room.store.listen() as ears:
+            self._draft = replace(self._draft, address=ears.address)
+            try:
+                answer: Answer = self._room.transact(self._ask)
+                while isinstance(answer, Waiting | Doubt):
+                    if isinstance(answer, Doubt):
+                        self._make_sure(answer)
+                        answer = self._room.transact(self._ask)
+                        continue
+                    if answer.request.outcome is not None:
+                        answer = self._room.transact(self._collect)
+                        continue
+                    self.waited = True
+                    if self._on_wait is not None:
+                        self._on_wait(answer.ahead)
+                    answer = self._sleep(answer, ears)
+            except BaseException:
+                self._withdraw()
+                raise
+        if isinstance(answer, Over) and answer.outcome == TAKEN_AWAY:
+            # Of a set, only some may be gone.
+            self._withdraw()
+        if self.waited:
+            granted = isinstance(answer, Given) and not self._draft.look
+            self._room.counting.waited(self._draft.names, time.monotonic() - began_s, granted=granted)
+        return answer
+
+    def _without_waiting(self) -> Given | Over:
+        while True:
+            answer = self._room.transact(self._try)
+            if isinstance(answer, Doubt):
+                self._make_sure(answer)
+            elif not isinstance(answer, Waiting):
+                return answer
+            elif not self._reap_of(answer.ahead):
+                return Over(TIMED_OUT, answer.ahead)
+
+    def _ask(self, turns: Turns) -> Answer:
+        own = turns.own_holds(self._draft)
+        if doubtful := self._doubtful(own, turns.now):
+            return Doubt([of_hold(hold) for hold in doubtful])
+        if own and not rules.needed(turns.table, self._draft):
+            return Given(None, own)
+        found = turns.ask(self._draft)
+        if isinstance(found, Hold):
+            return self._given(turns.table, found)
+        if isinstance(found, Request):
+            return self._state(turns.table)
+        if found is None:
+            return Over(FREE, [])
+        # A cycle through a process that is gone is none.
+        involved = [one for step in found for one in (of_hold(step.hold), of_request(step.request))]
+        others = [one for one in involved if one.id != self._draft.id and one.id not in self._vouched]
+        return Doubt(others) if others else Deadlocked(turns.refuse(found))
+
+    def _try(self, turns: Turns) -> Given | Waiting | Doubt | Over:
+        own = turns.own_holds(self._draft)
+        if doubtful := self._doubtful(own, turns.now):
+            return Doubt([of_hold(hold) for hold in doubtful])
+        if own and not rules.needed(turns.table, self._draft):
+            return Given(None, own)
+        found = turns.try_now(self._draft)
+        if isinstance(found, Hold):
+            return self._given(turns.table, found)
+        if found is None:
+            return Over(FREE, [])
+        return Waiting(found, ahead_of(turns.table, found))
+
+    def _doubtful(self, own: list[Hold], now: datetime) -> list[Hold]:
+        """Own holds that may be over: one whose time has passed, or whose process died, cannot be entered again."""
+        this = self._draft.process
+        return [
+            hold
+            for hold in own
+            if reclaimable(hold.lease, Liveness.ALIVE, now)
+            or (hold.process not in (None, this) and hold.id not in self._vouched)
+        ]
+
+    def _make_sure(self, doubt: Doubt) -> None:
+        """See who is alive: those that are gone are reaped, and the others are vouched for."""
+        if not self._reap_of(doubt.ahead):
+            self._vouched |= {one.id for one in doubt.ahead}
+
+    def _reap_of(self, ahead: Sequence[Ahead]) -> bool:
+        """Reap those that are gone; False when none is."""
+        with Watch(ahead, self._room.processes, self._room.store) as watch:
+            suspects = watch.suspects()
+        return bool(suspects and self._reap(suspects)[0])
+
+    def _given(self, table: Table, hold: Hold) -> Given | Over:
+        """The grant with what its job held before; that may have been taken away since."""
+        own: dict[str, Hold] = {}
+        for name in self._draft.names:
+            if name not in hold.names:
+                held = (h for h in table.lock(name).holds if h.by == self._draft.by and h.covers(self._draft.mode))
+                found = next(held, None)
+                if found is None:
+                    return Over(TAKEN_AWAY, [])
+                own[found.id] = found
+        return Given(hold, list(own.values()))
+
+    def _sleep(self, waiting: Waiting, ears: Listener) -> Answer:
+        """Sleep until something about the wait has changed."""
+        room = self._room
+        sign_of_life_s = Deadline(room.terms.lease_s / 3)
+        with Watch(waiting.ahead, room.processes, room.store) as watch:
+            while True:
+                if suspects := watch.suspects():
+                    removed, after = self._reap(suspects)
+                    if removed or not isinstance(after, Waiting) or after.ahead != waiting.ahead:
+                        return after
+                if self._deadline.passed():
+                    return self._room.transact(self._give_up)
+                pause_s = _SOON_S if suspects else watch.next_look_s()
+                limit_s = earliest(self._deadline.left_s(), pause_s, sign_of_life_s.left_s())
+                woken = ears.wait(limit_s, also=watch.fds)
+                watch.died(woken.ready)
+                if woken.ready:
+                    continue
+                if sign_of_life_s.passed():
+                    sign_of_life_s = Deadline(room.terms.lease_s / 3)
+                    self._room.transact(self._renew)
+                try:
+                    now = self._look()
+                except StoreUnavailable as error:
+                    # A waiter outlives a restart of its database: it looks again until its own time is over.
+                    logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
+                    ears.wait(earliest(self._deadline.left_s(), 1.0))
+                    continue
+                if not isinstance(now, Waiting) or now.ahead != waiting.ahead:
+                    return now
+
+    def _look(self) -> Answer:
+        """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
+        draft = self._draft
+        lock = lock_in(self._room.store.get(LOCKS, draft.names[0]))
+        for hold in lock.holds:
+            if hold.id == draft.id and hold.names == draft.names:
+                return Given(hold, [])
+        return self._room.read(self._state)
+
+    def _state(self, table: Table) -> Answer:
+        draft = self._draft
+        request = table.request(draft.id)
+        if request is not None:
+            return Waiting(request, [] if request.outcome else ahead_of(table, request))
+        for name in draft.names:
+            for hold in table.lock(name).holds:
+                if hold.id == draft.id:
+                    return self._given(table, hold)
+        return Over(TAKEN_AWAY, [])
+
+    def _collect(self, turns: Turns) -> Answer:
+        """Read what the request was told, and clear it away."""
+        answer = self._state(turns.table)
+        if not isinstance(answer, Waiting) or answer.request.outcome is None:
+            return answer
+        request = answer.request
+        turns.table.forget(request)
+        return Over(FREE, []) if request.outcome is Outcome.FREE else self._ask(turns)
+
+    def _reap(self, suspects: list[Suspect]) -> tuple[list[Removed], Answer]:
+        removed, answer = self._room.transact(lambda turns: (turns.reap(suspects), self._state(turns.table)))
+        self._room.reaped(removed)
+        return removed, answer
+
+    def _renew(self, turns: Turns) -> None:
+        request = turns.table.request(self._draft.id)
+        if request is not None and request.outcome is None:
+            turns.sign_of_life(request)
+
+    def _give_up(self, turns: Turns) -> Answer:
+        answer = self._state(turns.table)
+        if isinstance(answer, Waiting):
+            if answer.request.outcome is not None:
+                return self._collect(turns)
+            turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))
+            return Over(TIMED_OUT, answer.ahead)
+        return answer
+
+    def _withdraw(self) -> None:
+        """Leave nothing behind, as after Ctrl-C."""
+
+        def body(turns: Turns) -> None:
+            request = turns.table.request(self._draft.id)
+            hold = turns.find_hold(self._draft.id, self._draft.names)
+            if request is not None and request.outcome is None:
+                turns.leave(request, "lock.withdrawn")
+            elif request is not None:
+                turns.table.forget(request)
+            elif hold is not None:
+                turns.release(hold)
+
+        try:
+            self._room.transact(body)
+        except HoldfastError as error:
+            # The one that is under way says what happened; what is left here goes with this process.
+            logging.getLogger("holdfast.locks").warning("could not withdraw the request of %s: %s", self._draft.by, error)

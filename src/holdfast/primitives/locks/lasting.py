@@ -1,0 +1,77 @@
+"""Grants that must outlive a reboot: those that no process holds, which a person or a script took for so many seconds.
+
+The lock table of an embedded store ends with the boot, as its holders do. These grants are also written to the durable part,
+before their taker is told, and are entered anew into the table of the next boot. Their tokens stay as they are.
+"""
+
+from holdfast.kernel.codec import Record
+from holdfast.kernel.space import Space, rows
+from holdfast.kernel.store import Store, Tx
+from holdfast.primitives.locks.record import LOCKS, Hold
+from holdfast.primitives.locks.table import WritableTable
+
+
+class LastingGrant(Record, frozen=True, kw_only=True):
+    """The durable copy of a grant."""
+
+    hold: Hold
+
+
+class TableBegun(Record, frozen=True, kw_only=True):
+    """Says that the lock table of this boot has what outlived the last one."""
+
+    grants: int
+
+
+LASTING_GRANTS = Space("lasting_grants", LastingGrant)
+TABLE_BEGUN = Space("lock_table_begun", TableBegun, volatile=True)
+
+_ONLY = "table"
+
+
+class Lasting:
+    """The durable copies of one store's grants. Does nothing where the lock table itself is durable."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._begun = not store.embedded
+
+    def begin(self) -> None:
+        """Before the first look at the lock table: see to it that it has what outlived the last boot."""
+        if self._begun:
+            return
+        if self._store.get(TABLE_BEGUN, _ONLY) is None:
+            kept = self._store.read(lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+            over = self._store.transact(lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN])
+            for hold in over:
+                self.forget(hold.id)
+        self._begun = True
+
+    def keep(self, hold: Hold) -> None:
+        """Make a grant outlive a reboot, as it is now, if no process holds it."""
+        if self._store.embedded and hold.process is None:
+            copy = LastingGrant(hold=hold)
+            self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])
+
+    def end(self, hold: Hold) -> None:
+        """A grant is over; if no process held it, it must not come back."""
+        if hold.process is None:
+            self.forget(hold.id)
+
+    def forget(self, hold_id: str) -> None:
+        """Remove a grant's copy."""
+        if self._store.embedded:
+            self._store.transact(lambda tx: tx.delete(LASTING_GRANTS, hold_id), scope=[rows(LASTING_GRANTS)])
+
+
+def _enter(tx: Tx, kept: list[Hold]) -> list[Hold]:
+    """Fill the table once; return those whose time was over."""
+    if tx.get(TABLE_BEGUN, _ONLY) is not None:
+        return []
+    table = WritableTable(tx)
+    fresh = [hold for hold in kept if hold.lease.fresh(tx.now)]
+    for hold in fresh:
+        table.hold(hold)
+    table.write()
+    tx.put(TABLE_BEGUN, _ONLY, TableBegun(grants=len(fresh)))
+    return [hold for hold in kept if hold not in fresh]

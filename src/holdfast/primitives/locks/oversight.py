@@ -1,0 +1,164 @@
+"""Looking after locks: what an operator, or a program that was shown a token, asks and does."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from holdfast.kernel import lease as leases
+from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
+from holdfast.kernel.holder import Liveness
+from holdfast.kernel.names import check_label
+from holdfast.primitives.locks.asking import SCOPE, Room
+from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
+from holdfast.primitives.locks.record import LOCKS, Hold, lock_in
+from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
+from holdfast.primitives.locks.turns import Removed, Suspect, Turns
+
+
+class Oversight:
+    """The part of `Locks` that takes nothing for itself."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._store = room.store
+        self._processes = room.processes
+        self._lasting = room.lasting
+        self._counting = room.counting
+
+    def _begin(self) -> None:
+        """Before the first look at the table."""
+        self._lasting.begin()
+
+    def check_token(self, name: str, token: int) -> None:
+        """Is this the token of a grant that is in force on the name? Raises Fenced when it is not: refuse its bearer.
+
+        For programs downstream that are shown a token with each write.
+        """
+        check_label(name, "resource")
+        self._begin()
+        holds = lock_in(self._store.get(LOCKS, name)).holds
+        now = self._store.now()
+        if any(hold.token == token and not _over(hold, now) for hold in holds):
+            return
+        current = [hold.token for hold in holds]
+        said = f"it is held with token {current[0]}" if current else "nobody holds it"
+        raise Fenced(
+            f"token {token} is not in force on {name}: {said}. Whoever shows it must stop work on it",
+            resource=name,
+            token=token,
+            current=current,
+        )
+
+    def release_token(self, token: int) -> bool:
+        """Release the grant that has this token, whoever took it; False when there is none any more."""
+        hold = self._by_token(token)
+        if hold is None:
+            return False
+        freed = self._room.transact(lambda turns: release(turns, hold.id, hold.names))
+        self._lasting.end(hold)
+        return freed
+
+    def renew_token(self, token: int, ttl_s: float | None = None) -> Hold:
+        """Renew the grant that has this token, and return it. Raises LeaseLost when there is none any more."""
+        check_ttl(ttl_s)
+        found = self._by_token(token)
+        hold = None if found is None else self._renewed(found.id, found.names, ttl_s)
+        if hold is None:
+            raise LeaseLost(
+                f"no grant has token {token} any more: stop work on what it guarded. `holdfast log` tells what became of it",
+                token=token,
+            )
+        return hold
+
+    def kick(self, name: str, *, why: str, by: str | None = None) -> list[Hold]:
+        """Take a resource away from whoever holds it (from one job, with `by`), with all that the same grants hold.
+
+        Journalled with who did it and why. The holders' tokens are stale from then on, and their processes are told. Raises
+        NotFound when nobody holds it.
+        """
+        check_label(name, "resource")
+        check_label(why, "reason")
+        self._begin()
+
+        def body(turns: Turns) -> list[Hold]:
+            holds = [hold for hold in turns.table.lock(name).holds if by in (None, hold.by)]
+            for hold in holds:
+                turns.take_away(hold, "lock.kicked", why=why)
+            turns.hand_over([other for hold in holds for other in hold.names])
+            return holds
+
+        kicked = self._room.transact(body)
+        if not kicked:
+            whom = "nobody holds" if by is None else f"job {by} does not hold"
+            raise NotFound(f"{whom} {name}: `holdfast locks status {name}` shows how it stands", resource=name)
+        for hold in kicked:
+            self._counting.count(hold.names, "kicks")
+            self._lasting.end(hold)
+        return kicked
+
+    def status(self, name: str) -> LockStatus:
+        """Who holds a resource and who waits for it."""
+        check_label(name, "resource")
+        self._begin()
+        return self._room.read(lambda table: status_of(table, name, self._store, self._processes))
+
+    def list_held(self) -> list[LockStatus]:
+        """The same of every resource that is held or waited for."""
+        self._begin()
+        names = self._store.read(lambda tx: [row.key for row in tx.range(LOCKS)], scope=[LOCKS])
+        return [status for name in names if (status := self.status(name)).holds or status.queue]
+
+    def explain(self, name: str) -> Explanation:
+        """Why a resource is not free: who holds it, what that one waits for in turn, who is in line, and what can be done."""
+        check_label(name, "resource")
+        self._begin()
+        return self._room.read(lambda table: explain(table, name, self._store, self._processes))
+
+    def graph(self) -> Graph:
+        """Who waits for whom, over all resources."""
+        self._begin()
+        return self._store.read(lambda tx: graph_of(tx, self._store, self._processes), scope=SCOPE)
+
+    def statistics(self) -> dict[str, LockStatistics]:
+        """What each resource has been through, this process's counts included."""
+        self._counting.add_up()
+        rows = self._store.read(lambda tx: tx.range(LOCK_STATISTICS), scope=[LOCK_STATISTICS])
+        return {row.key: row.record for row in rows}
+
+    def _renewed(self, hold_id: str, names: Sequence[str], ttl_s: float | None) -> Hold | None:
+        hold, over = self._room.transact(lambda turns: _renew(turns, hold_id, names, ttl_s))
+        if hold is not None:
+            self._lasting.keep(hold)
+        if over is not None:
+            self._room.reaped([over])
+        return hold
+
+    def _by_token(self, token: int) -> Hold | None:
+        self._begin()
+        rows = self._store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
+        return next((hold for row in rows for hold in lock_in(row).holds if hold.token == token), None)
+
+
+def release(turns: Turns, hold_id: str, names: Sequence[str]) -> bool:
+    hold = turns.find_hold(hold_id, names)
+    if hold is not None:
+        turns.release(hold)
+    return hold is not None
+
+
+def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None) -> tuple[Hold | None, Removed | None]:
+    """Renew a grant; one whose asked-for time is over is gone, whether or not another has come for it."""
+    hold = turns.find_hold(hold_id, names)
+    if hold is None:
+        return None, None
+    if _over(hold, turns.now):
+        return None, turns.reap([Suspect(hold.id, hold.names, Liveness.ALIVE)])[0]
+    return turns.renew(hold, ttl_s), None
+
+
+def _over(hold: Hold, now: datetime) -> bool:
+    return leases.reclaimable(hold.lease, Liveness.ALIVE, now)
+
+
+def check_ttl(ttl_s: float | None) -> None:
+    if ttl_s is not None and not 0 < ttl_s < float("inf"):
+        raise InvalidValue(f"ttl_s is {ttl_s}: give a positive number of seconds", field="ttl_s")

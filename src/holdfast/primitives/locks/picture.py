@@ -1,0 +1,238 @@
+"""Pictures of the lock table for people: who holds, who waits, why, and what can be done about it. They change nothing."""
+
+import enum
+from collections.abc import Iterable
+from datetime import datetime
+
+from holdfast.kernel.codec import Instant, Value
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.lease import Lease, reclaimable
+from holdfast.kernel.store import ReadTx, Store
+from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.record import LOCKS, Mode, Request
+from holdfast.primitives.locks.table import Table
+
+_CHAIN_MAX = 100
+
+
+class Alive(enum.Enum):
+    """What is known of who holds or waits."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+    NO_PROCESS = "no process"
+    """It lives by its lease alone."""
+
+
+class HoldStatus(Value, frozen=True, kw_only=True):
+    """One holder of a resource."""
+
+    by: str
+    mode: Mode
+    token: int
+    since: Instant
+    expires_at: Instant
+    has_ttl: bool
+    """It ends at `expires_at` whoever holds it; otherwise that only bounds how long an unknown process is believed."""
+    alive: Alive
+    reclaimable: bool
+    """The next one that asks for it gets it."""
+    process: Holder | None
+    names: tuple[str, ...]
+
+
+class WaitStatus(Value, frozen=True, kw_only=True):
+    """One request in line for a resource."""
+
+    position: int
+    by: str
+    mode: Mode
+    since: Instant
+    priority: int
+    alive: Alive
+    process: Holder | None
+    names: tuple[str, ...]
+    looks: bool
+    """It takes nothing, and waits only for it to be free."""
+
+
+class LockStatus(Value, frozen=True, kw_only=True):
+    """How a resource stands."""
+
+    name: str
+    now: Instant
+    holds: tuple[HoldStatus, ...]
+    queue: tuple[WaitStatus, ...]
+
+
+class Blockage(Value, frozen=True, kw_only=True):
+    """Why a holder itself does not get on: it waits for a resource that others hold."""
+
+    by: str
+    waits_for: str
+    since: Instant
+    holds: tuple[HoldStatus, ...]
+
+
+class Explanation(Value, frozen=True, kw_only=True):
+    """How a resource stands, what its holders wait for in turn, and what can be done."""
+
+    status: LockStatus
+    blockages: tuple[Blockage, ...]
+    advice: tuple[str, ...]
+
+
+class Edge(Value, frozen=True, kw_only=True):
+    """A job holds a resource, or waits for it at a position in its queue."""
+
+    job: str
+    resource: str
+    mode: Mode
+    position: int | None = None
+    """None: it holds it."""
+    alive: Alive = Alive.ALIVE
+
+
+class Graph(Value, frozen=True, kw_only=True):
+    """The wait-for graph: a job waits for a resource, which another job holds."""
+
+    edges: tuple[Edge, ...]
+    deadlocks: tuple[str, ...]
+    """Cycles that stand at this moment, in words. There are none but for an instant, as they are ended when they begin."""
+
+
+class _Seen:
+    """The eyes of this process."""
+
+    def __init__(self, store: Store, processes: Processes, now: datetime) -> None:
+        self._store = store
+        self._processes = processes
+        self.now = now
+
+    def alive(self, process: Holder | None) -> Alive:
+        if process is None:
+            return Alive.NO_PROCESS
+        return Alive(probe(process, self._processes, embedded=self._store.embedded).value)
+
+    def reclaimable(self, lease: Lease, alive: Alive) -> bool:
+        liveness = Liveness.UNKNOWN if alive is Alive.NO_PROCESS else Liveness(alive.value)
+        return reclaimable(lease, liveness, self.now)
+
+
+def status_of(table: Table, name: str, store: Store, processes: Processes) -> LockStatus:
+    """Who holds a resource and who waits for it, in order."""
+    seen = _Seen(store, processes, store.now())
+    return LockStatus(name=name, now=seen.now, holds=_holds(table, name, seen), queue=_queue(table.queue(name), seen))
+
+
+def explain(table: Table, name: str, store: Store, processes: Processes) -> Explanation:
+    """A resource's status, the chain of waits behind its holders, and advice."""
+    seen = _Seen(store, processes, store.now())
+    status = LockStatus(name=name, now=seen.now, holds=_holds(table, name, seen), queue=_queue(table.queue(name), seen))
+    blockages = _blockages(table, status, seen)
+    return Explanation(status=status, blockages=blockages, advice=tuple(_advice(status, blockages)))
+
+
+def graph_of(tx: ReadTx, store: Store, processes: Processes) -> Graph:
+    """Every hold and every wait of the table."""
+    table, seen = Table(tx), _Seen(store, processes, tx.now)
+    edges: list[Edge] = []
+    waiting: dict[str, Request] = {}
+    for row in tx.range(LOCKS):
+        for hold in table.lock(row.key).holds:
+            edges.append(Edge(job=hold.by, resource=row.key, mode=hold.mode, alive=seen.alive(hold.process)))
+        for position, request in enumerate(table.queue(row.key), 1):
+            waiting[request.id] = request
+            alive = seen.alive(request.process)
+            edges.append(Edge(job=request.by, resource=row.key, mode=request.mode, position=position, alive=alive))
+    cycles = {rules.described(steps) for request in waiting.values() if (steps := rules.cycle(table, request))}
+    return Graph(edges=tuple(edges), deadlocks=tuple(sorted(cycles)))
+
+
+def _holds(table: Table, name: str, seen: _Seen) -> tuple[HoldStatus, ...]:
+    found = []
+    for hold in table.lock(name).holds:
+        alive = seen.alive(hold.process)
+        found.append(
+            HoldStatus(
+                by=hold.by,
+                mode=hold.mode,
+                token=hold.token,
+                since=hold.lease.granted_at,
+                expires_at=hold.lease.expires_at,
+                has_ttl=hold.lease.explicit,
+                alive=alive,
+                reclaimable=seen.reclaimable(hold.lease, alive),
+                process=hold.process,
+                names=hold.names,
+            )
+        )
+    return tuple(found)
+
+
+def _queue(requests: Iterable[Request], seen: _Seen) -> tuple[WaitStatus, ...]:
+    return tuple(
+        WaitStatus(
+            position=position,
+            by=request.by,
+            mode=request.mode,
+            since=request.arrived_at,
+            priority=request.priority,
+            alive=seen.alive(request.process),
+            process=request.process,
+            names=request.names,
+            looks=request.look,
+        )
+        for position, request in enumerate(requests, 1)
+    )
+
+
+def _blockages(table: Table, status: LockStatus, seen: _Seen) -> tuple[Blockage, ...]:
+    """What the holders wait for, and the holders of that, and so on, each once."""
+    found: list[Blockage] = []
+    jobs = [hold.by for hold in status.holds]
+    for by in jobs:
+        for request in table.of_job(by):
+            for name in dict.fromkeys(obstacle.name for obstacle in rules.held_against(table, request)):
+                holds = _holds(table, name, seen)
+                found.append(Blockage(by=by, waits_for=name, since=request.arrived_at, holds=holds))
+                # The list grows while it is gone through; each job comes once.
+                jobs += [hold.by for hold in holds if hold.by not in jobs]
+        if len(found) >= _CHAIN_MAX:
+            break
+    return tuple(found)
+
+
+def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
+    name = status.name
+    if not status.holds:
+        if status.queue:
+            return [f"{name} is free, and those in line for it wait for something else of their set: see its queue"]
+        return [f"{name} is free: nothing to do"]
+    advice = []
+    for hold in status.holds:
+        if hold.reclaimable:
+            advice.append(f"{hold.by}'s grant is over: the next one that asks for {name} gets it, nothing to do")
+        elif hold.alive is Alive.NO_PROCESS:
+            advice.append(
+                f"{hold.by} holds {name} by time alone, until its lease ends; to end it now: "
+                f"holdfast locks release {hold.token}"
+            )
+        elif hold.alive is Alive.UNKNOWN:
+            advice.append(
+                f"{hold.by}'s process cannot be seen from here (another machine or container); it shows signs of life until "
+                "its lease ends, and if none come, the next in line gets it then"
+            )
+        elif not any(blockage.by == hold.by for blockage in blockages):
+            advice.append(f"{hold.by} is alive and waits for nothing here: look at what process {_pid(hold.process)} is doing")
+    ends = [hold for blockage in blockages for hold in blockage.holds if not any(b.by == hold.by for b in blockages)]
+    for by in dict.fromkeys(hold.by for hold in ends):
+        advice.append(f"everything here waits for {by} in the end: look there first")
+    if any(not hold.reclaimable for hold in status.holds):
+        advice.append(f'to take it away from its holder: holdfast locks kick {name} --why "..." (its token is then refused)')
+    return advice
+
+
+def _pid(process: Holder | None) -> str:
+    return "none" if process is None else str(process.pid)

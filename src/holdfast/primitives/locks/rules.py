@@ -1,0 +1,183 @@
+"""Whose turn it is. The rules of the lock table, over a `Table` and nothing else.
+
+A request waits for two kinds of obstacle: holds of other jobs that conflict with it, and requests before it in the queue that
+conflict with it. Only holds are absolute. A request before it is no obstacle
+
+- if it waits, directly or not, for this very job: to queue behind it would close a cycle that nobody meant; or
+- if it has been let wait for later ones fewer than BACKFILL_MAX times: it cannot go now, and this one can.
+
+By the first exception, a cycle that has a place in a queue in it dissolves by itself. So a real deadlock consists of holds
+alone.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast.kernel.limits import BACKFILL_MAX
+from holdfast.primitives.locks.record import Hold, Mode, Request, conflict
+from holdfast.primitives.locks.table import Table
+
+
+class Obstacle(NamedTuple):
+    """A hold on a name that a request must wait for."""
+
+    name: str
+    hold: Hold
+
+
+class Step(NamedTuple):
+    """One step of a cycle: a request waits for a name, by a hold of the next step's job."""
+
+    request: Request
+    name: str
+    hold: Hold
+
+
+def needed(table: Table, request: Request) -> list[str]:
+    """The names that the request's job does not hold already as it asks for them."""
+    if request.look:
+        return list(request.names)
+    return [name for name in request.names if not _covered(table.lock(name).holds, request)]
+
+
+def held_against(table: Table, request: Request) -> list[Obstacle]:
+    """The holds of other jobs that the request must wait for."""
+    found: list[Obstacle] = []
+    by, mode = request.by, request.mode
+    for name in request.names:
+        holds = table.lock(name).holds
+        if holds and (request.look or not _covered(holds, request)):
+            for hold in holds:
+                if hold.by != by and conflict(hold.mode, mode):
+                    found.append(Obstacle(name, hold))
+    return found
+
+
+def _covered(holds: tuple[Hold, ...], request: Request) -> bool:
+    return any(hold.by == request.by and hold.covers(request.mode) for hold in holds)
+
+
+def queued_against(table: Table, request: Request) -> Iterator[Request]:
+    """The requests before it that conflict with it, whether or not it must wait for them; one may come more than once."""
+    if request.look:
+        return
+    place = request.place
+    for name in needed(table, request):
+        if not table.lock(name).waited:
+            continue
+        for other in table.queue(name):
+            if other.place >= place:
+                break
+            if other.by != request.by and not other.look and conflict(other.mode, request.mode):
+                yield other
+
+
+def may_go(table: Table, request: Request) -> list[Request] | None:
+    """None when the request must wait. Otherwise those before it that it may delay by going now, each to be counted."""
+    return None if held_against(table, request) else may_overtake(table, request)
+
+
+def may_overtake(table: Table, request: Request) -> list[Request] | None:
+    """The same of a request that no hold stands against."""
+    overtaken: dict[str, Request] = {}
+    harmless: set[str] = set()
+    for other in queued_against(table, request):
+        if other.id in overtaken or waits_for(table, other, request.by, harmless):
+            continue
+        if other.passed >= BACKFILL_MAX:
+            return None
+        overtaken[other.id] = other
+    return list(overtaken.values())
+
+
+def waits_for(table: Table, request: Request, by: str, known_not: set[str] | None = None) -> bool:
+    """Does the request wait, directly or not, for something that a job holds? `known_not` remembers those that do not, from
+    one question about a job to the next."""
+    seen = set() if known_not is None else known_not
+    open_ones = [request]
+    path: set[str] = set()
+    while open_ones:
+        waiting = open_ones.pop()
+        if waiting.id in seen or waiting.id in path:
+            continue
+        path.add(waiting.id)
+        holders = {obstacle.hold.by for obstacle in held_against(table, waiting)}
+        if by in holders:
+            return True
+        for holder in holders:
+            open_ones += table.of_job(holder)
+        open_ones += queued_against(table, waiting)
+    seen |= path
+    return False
+
+
+def waiting_behind(table: Table, jobs: set[str]) -> list[Request]:
+    """Every request of these jobs, of those they wait for, and so on, in order."""
+    found: dict[str, Request] = {}
+    open_ones = [request for by in jobs for request in table.of_job(by)]
+    while open_ones:
+        request = open_ones.pop()
+        if request.id not in found:
+            found[request.id] = request
+            for obstacle in held_against(table, request):
+                open_ones += table.of_job(obstacle.hold.by)
+            open_ones += queued_against(table, request)
+    return sorted(found.values(), key=lambda request: request.place)
+
+
+def cycle(table: Table, request: Request) -> list[Step]:
+    """The cycle of holds that the request closes or is part of, beginning with it; empty when there is none."""
+    led_by: dict[str, Step | None] = {request.id: None}
+    open_ones = deque([request])
+    while open_ones:
+        waiting = open_ones.popleft()
+        for name, hold in held_against(table, waiting):
+            step: Step | None = Step(waiting, name, hold)
+            if hold.by == request.by:
+                steps = []
+                while step is not None:
+                    steps.append(step)
+                    step = led_by[step.request.id]
+                return steps[::-1]
+            for next_one in table.of_job(hold.by):
+                if next_one.id not in led_by:
+                    led_by[next_one.id] = step
+                    open_ones.append(next_one)
+    return []
+
+
+def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request]]:
+    """Whose death would let the request move up: for each name the nearest before it, or the holders where it is the first.
+
+    Of several sharers before an exclusive request each counts, as they will hold together.
+    """
+    holds: dict[str, Hold] = {}
+    requests: dict[str, Request] = {}
+    for name in needed(table, request):
+        nearest = _nearest(table, request, name)
+        requests.update({other.id: other for other in nearest})
+        watched = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
+        for hold in table.lock(name).holds:
+            # An exclusive request before this one watches the holders, but for those of its own job.
+            if hold.by != request.by and conflict(hold.mode, request.mode) and (not watched or hold.by in watched):
+                holds[hold.id] = hold
+    return list(holds.values()), list(requests.values())
+
+
+def _nearest(table: Table, request: Request, name: str) -> list[Request]:
+    nearest: list[Request] = []
+    for other in table.before(request, name):
+        if other.by == request.by or other.look or not conflict(other.mode, request.mode):
+            continue
+        if nearest and other.mode is Mode.EXCLUSIVE:
+            break
+        nearest.append(other)
+        if other.mode is Mode.EXCLUSIVE:
+            break
+    return nearest
+
+
+def described(steps: Sequence[Step]) -> str:
+    """A cycle in words."""
+    return "; ".join(f"{step.request.by} waits for {step.name}, held by {step.hold.by}" for step in steps)

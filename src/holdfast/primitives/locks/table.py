@@ -1,0 +1,234 @@
+"""The part of the lock table that one decision looks at: each thing read once, when it is needed, and written back at the end.
+
+Decisions about a long queue mostly need its head, so queues are read in pages.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.kernel.store import ReadTx, Tx
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Request, lock_in, request_key
+
+_FIRST_PAGE = 2
+_PAGE_MAX = 128
+
+
+class Table:
+    """A view of the table inside one transaction."""
+
+    def __init__(self, tx: ReadTx) -> None:
+        self._tx = tx
+        self._locks: dict[str, Lock] = {}
+        self._requests: dict[str, Request | None] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._lasts: dict[str, Request | None] = {}
+        self._jobs: dict[str, list[Request]] = {}
+
+    def lock(self, name: str) -> Lock:
+        """Who holds a resource."""
+        found = self._locks.get(name)
+        if found is None:
+            found = self._locks[name] = lock_in(self._tx.get(LOCKS, name))
+        return found
+
+    def request(self, request_id: str) -> Request | None:
+        """A request that waits, or that was told something and has not read it yet."""
+        if request_id not in self._requests:
+            row = self._tx.get(LOCK_WAITS, request_key(request_id))
+            self._requests[request_id] = None if row is None else row.record
+        return self._requests[request_id]
+
+    def queue(self, name: str) -> Iterator[Request]:
+        """Who waits for a name, in order. A request may be dequeued while this goes on."""
+        return iter(self._queue(name))
+
+    def last(self, name: str) -> Request | None:
+        """The last in a name's queue."""
+        if name not in self._lasts:
+            waited = self.lock(name).waited
+            found = self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1) if waited else []
+            self._lasts[name] = self._whole(found[0].record) if found else None
+        return self._lasts[name]
+
+    def before(self, request: Request, name: str) -> Iterator[Request]:
+        """Who waits for a name before a request, the nearest first."""
+        stop, page = request.place, 1
+        last = self._lasts.get(name)
+        if last is not None and last.place < stop:
+            yield last
+            stop = last.place
+        while True:
+            found = self._tx.find(LOCK_WAITS, "queue", (name,), stop=stop, reverse=True, limit=page)
+            for row in found:
+                yield self._whole(row.record)
+            if len(found) < page:
+                return
+            stop, page = found[-1].record.place, min(page * 4, _PAGE_MAX)
+
+    def of_job(self, by: str) -> list[Request]:
+        """What a job waits for, in order."""
+        found = self._jobs.get(by)
+        if found is None:
+            found = self._jobs[by] = [self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (by,))]
+        return found
+
+    def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Request]:
+        """A stretch of a name's queue."""
+        start = None if after is None else (after[0], after[1] + 1)
+        rows = self._tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
+        return [self._whole(row.record) for row in rows]
+
+    def _queue(self, name: str) -> "_Queue":
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = _Queue(self, name, empty=not self.lock(name).waited)
+        return found
+
+    def _whole(self, row: Request) -> Request:
+        """The request behind one of its rows: only its first row is kept up to date."""
+        if row.name == row.names[0]:
+            return self._requests.setdefault(row.id, row) or row
+        return self.request(row.id) or row
+
+
+class WritableTable(Table):
+    """A table that can be changed. Resources are written at the end, by `write`; requests at once, as the store keeps their
+    order."""
+
+    def __init__(self, tx: Tx) -> None:
+        super().__init__(tx)
+        self.tx = tx
+        self._changed: dict[str, None] = {}
+        self._left: dict[str, None] = {}
+
+    def hold(self, hold: Hold) -> None:
+        """Enter a grant under each of its names."""
+        for name in hold.names:
+            self._set(name, (*self.lock(name).holds, hold))
+
+    def unhold(self, hold: Hold) -> None:
+        """Take a grant away from each of its names."""
+        for name in hold.names:
+            self._set(name, tuple(other for other in self.lock(name).holds if other.id != hold.id))
+
+    def rehold(self, hold: Hold) -> None:
+        """Put a grant's new form in the place of its old one."""
+        for name in hold.names:
+            self._set(name, tuple(hold if other.id == hold.id else other for other in self.lock(name).holds))
+
+    def enqueue(self, request: Request) -> None:
+        """Add a waiting request under each of its names."""
+        self._requests[request.id] = request
+        self._jobs.pop(request.by, None)
+        for key, row in request.rows():
+            lock, last = self.lock(row.name), self.last(row.name)
+            if not lock.waited or row.name in self._queues:
+                self._queue(row.name).add(request)
+            newest_at = lock.newest_at
+            if request.priority or (last is not None and last.place > request.place):
+                newest_at = max(request.arrived_at, newest_at or request.arrived_at)
+            if not lock.waited or newest_at != lock.newest_at:
+                self._locks[row.name] = replace(lock, waited=True, newest_at=newest_at)
+                self._changed[row.name] = None
+            self.tx.put(LOCK_WAITS, key, row)
+
+    def dequeue(self, request: Request) -> None:
+        """Remove a request under each of its names."""
+        self._requests[request.id] = None
+        self._jobs.pop(request.by, None)
+        for key, row in request.rows():
+            self.tx.delete(LOCK_WAITS, key)
+            self._queue(row.name).remove(request.id)
+            self._lasts.pop(row.name, None)
+            self._left[row.name] = None
+
+    def update(self, request: Request) -> None:
+        """Write what changed of a request that goes on waiting."""
+        self.tx.put(LOCK_WAITS, request.key, replace(request, name=request.names[0]))
+        self._requests[request.id] = request
+        self._jobs.pop(request.by, None)
+        for name in request.names:
+            self._lasts.pop(name, None)
+            if name in self._queues:
+                self._queues[name].replace(request)
+
+    def tell(self, request: Request) -> None:
+        """Take a request out of the queue and leave it where its waiter finds its outcome."""
+        self.dequeue(request)
+        self.tx.put(LOCK_WAITS, request.key, replace(request, name=request.names[0]))
+        self._requests[request.id] = request
+        self.tx.notify(request.address)
+
+    def forget(self, request: Request) -> None:
+        """Clear away the outcome that a request was told."""
+        self.tx.delete(LOCK_WAITS, request.key)
+        self._requests[request.id] = None
+
+    def write(self) -> None:
+        """Write the resources that changed; one that nobody holds or waits for goes."""
+        for name in self._left:
+            if next(self.queue(name), None) is None and self.lock(name).waited:
+                self._locks[name] = replace(self.lock(name), waited=False, newest_at=None)
+                self._changed[name] = None
+        for name in self._changed:
+            lock = self.lock(name)
+            if lock.holds or lock.waited:
+                self.tx.put(LOCKS, name, lock)
+            else:
+                self.tx.delete(LOCKS, name)
+
+    def _set(self, name: str, holds: tuple[Hold, ...]) -> None:
+        self._locks[name] = replace(self.lock(name), holds=holds)
+        self._changed[name] = None
+
+
+class _Queue:
+    """A name's queue, as far as it has been read."""
+
+    def __init__(self, table: Table, name: str, *, empty: bool) -> None:
+        self._table = table
+        self._name = name
+        self._known: list[Request] = []
+        self._read_to: tuple[int, int] | None = None
+        self._page = _FIRST_PAGE
+        self._complete = empty
+
+    def __iter__(self) -> Iterator[Request]:
+        at = 0
+        while True:
+            if at == len(self._known) and not self._read_on():
+                return
+            request = self._known[at]
+            yield request
+            # Not simply the next index: it may have been dequeued meanwhile, or another before it.
+            at = bisect_right(self._known, request.place, key=_place)
+
+    def add(self, request: Request) -> None:
+        """A request that was just enqueued."""
+        if self._complete or (self._read_to is not None and request.place < self._read_to):
+            insort(self._known, request, key=_place)
+
+    def remove(self, request_id: str) -> None:
+        """A request that was just dequeued."""
+        self._known = [known for known in self._known if known.id != request_id]
+
+    def replace(self, request: Request) -> None:
+        """A request that was just updated."""
+        self._known = [request if known.id == request.id else known for known in self._known]
+
+    def _read_on(self) -> bool:
+        if self._complete:
+            return False
+        found = self._table.page(self._name, self._read_to, self._page)
+        self._complete = len(found) < self._page
+        self._page = min(self._page * 4, _PAGE_MAX)
+        if found:
+            self._read_to = found[-1].place
+        self._known += found
+        return bool(found)
+
+
+def _place(request: Request) -> tuple[int, int]:
+    return request.place

@@ -1,0 +1,335 @@
+"""One transaction on the lock table: a request comes or leaves, a grant ends, and who goes next is decided in the same step.
+
+Whoever is granted something, told something, or has somebody new just ahead of it is woken, and nobody else.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import count
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.kernel import lease as leases
+from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.store import Tx
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of
+from holdfast.primitives.locks.rules import Step
+from holdfast.primitives.locks.table import WritableTable
+
+_NAMES_TOLD_MAX = 16
+"""Of a larger set, each entry names the first ones: it has its own as its subject, and an entry is bounded."""
+
+
+class Terms(NamedTuple):
+    """What the settings say of grants."""
+
+    lease_s: float
+    age_s: float
+    tell_all: bool
+
+
+class Suspect(NamedTuple):
+    """A hold or a request whose process may be gone, and what is known of that process."""
+
+    id: str
+    names: tuple[str, ...]
+    liveness: Liveness
+
+
+class Removed(NamedTuple):
+    """What was taken out: a hold, or a request where that is None."""
+
+    names: tuple[str, ...]
+    hold: Hold | None
+    dead: bool
+
+
+class Turns:
+    """The verbs of the lock table inside a transaction. `end` writes what they changed."""
+
+    def __init__(self, tx: Tx, journal: Journal, terms: Terms) -> None:
+        self.table = WritableTable(tx)
+        self._tx = tx
+        self._journal = journal
+        self._terms = terms
+        self._numbers = count()
+
+    @property
+    def now(self) -> datetime:
+        """The store's clock."""
+        return self._tx.now
+
+    def end(self) -> None:
+        """Write what changed. To be called last, once."""
+        self.table.write()
+
+    def ask(self, draft: Request) -> Hold | list[Step] | Request | None:
+        """A request comes: its grant when it may go at once (None for one that only looks), the cycle when it would close one
+        (nothing is changed), else the request as it waits.
+
+        A request whose names its job holds already is not for here: see `own_holds`.
+        """
+        request = self._placed(draft)
+        obstacles = rules.held_against(self.table, request)
+        overtaken = None if obstacles else rules.may_overtake(self.table, request)
+        if overtaken is not None:
+            return None if request.look else self._granted(request, overtaken)
+        if steps := rules.cycle(self.table, request):
+            return steps
+        holders = {obstacle.hold.by for obstacle in obstacles}
+        self._wake_behind(request)
+        self.table.enqueue(request)
+        self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=sorted(holders))
+        # Now that it waits, those that it waits for may pass whoever waits for it.
+        self._try_each(rules.waiting_behind(self.table, holders))
+        return request
+
+    def refuse(self, steps: Sequence[Step]) -> str:
+        """A request was not let wait, since it would have closed this cycle; return the words for it."""
+        words = rules.described(steps)
+        self._tell(steps[0].request.names, "lock.deadlock", by=steps[0].request.by, cycle=words)
+        return words
+
+    def try_now(self, draft: Request) -> Hold | Request | None:
+        """A request that does not wait: its grant (None for one that only looks), or the request with the place it would
+        have."""
+        request = self._placed(draft)
+        overtaken = rules.may_go(self.table, request)
+        if overtaken is None:
+            return request
+        return None if request.look else self._granted(request, overtaken)
+
+    def sign_of_life(self, request: Request) -> None:
+        """A waiter is still there."""
+        self.table.update(replace(request, lease=leases.renew(request.lease, self._tx.now, self._terms.lease_s)))
+
+    def own_holds(self, request: Request) -> list[Hold]:
+        """The holds by which the request's job has what it asks for, or some of it, already."""
+        if request.look:
+            return []
+        own: dict[str, Hold] = {}
+        for name in request.names:
+            for hold in self.table.lock(name).holds:
+                if hold.by == request.by and hold.covers(request.mode):
+                    own[hold.id] = hold
+                    break
+        return list(own.values())
+
+    def find_hold(self, hold_id: str, names: Sequence[str]) -> Hold | None:
+        """A grant that is still in force."""
+        for name in names:
+            for hold in self.table.lock(name).holds:
+                if hold.id == hold_id:
+                    return hold
+        return None
+
+    def release(self, hold: Hold) -> None:
+        """A grant ends, by its holder's wish."""
+        self.table.unhold(hold)
+        if self._terms.tell_all:
+            self._tell(hold.names, "lock.released", by=hold.by, token=hold.token)
+        self.hand_over(hold.names)
+
+    def release_part(self, hold: Hold, name: str) -> Hold:
+        """A grant lets go of one of its names; return the rest of it. Who goes next is for `hand_over` to decide then."""
+        rest = replace(hold, names=tuple(other for other in hold.names if other != name))
+        self.table.unhold(replace(hold, names=(name,)))
+        self.table.rehold(rest)
+        if self._terms.tell_all:
+            self._tell([name], "lock.released", by=hold.by, token=hold.token)
+        return rest
+
+    def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
+        """A grant's lease goes on from now: by `ttl_s`, else by the time to live that it was given, else as any lease."""
+        ttl_s = hold.ttl_s if ttl_s is None else ttl_s
+        length_s = self._terms.lease_s if ttl_s is None else ttl_s
+        lease = leases.renew(hold.lease, self._tx.now, length_s, explicit=ttl_s is not None)
+        renewed = replace(hold, lease=lease, ttl_s=ttl_s)
+        self.table.rehold(renewed)
+        return renewed
+
+    def take_away(self, hold: Hold, kind: str, **data: object) -> None:
+        """A grant ends, whether or not its holder wishes; its process is told."""
+        self.table.unhold(hold)
+        self._tell(hold.names, kind, by=hold.by, token=hold.token, **data)
+        if hold.process is not None:
+            self._tx.notify(lost_topic(hold.process))
+
+    def leave(self, request: Request, kind: str, **data: object) -> None:
+        """A request gives up or is given up."""
+        followers = list(self._behind(request))
+        self.table.dequeue(request)
+        self._tell(request.names, kind, by=request.by, waited_s=self._waited_s(request), **data)
+        self.hand_over(request.names)
+        for other in followers:
+            self._tx.notify(other.address)
+
+    def reap(self, suspects: Iterable[Suspect]) -> list[Removed]:
+        """Take away what may be reclaimed by now, of grants and of places in the queue."""
+        removed: list[Removed] = []
+        for suspect in suspects:
+            dead = suspect.liveness is Liveness.DEAD
+            hold = self.find_hold(suspect.id, suspect.names)
+            request = self.table.request(suspect.id) if hold is None else None
+            if hold is not None and leases.reclaimable(hold.lease, suspect.liveness, self._tx.now):
+                self.take_away(hold, "lock.holder_died" if dead else "lock.lease_expired", process=shown(hold.process))
+                removed.append(Removed(hold.names, hold, dead))
+            elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):
+                self.leave(request, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(request.process))
+                removed.append(Removed(request.names, None, dead))
+        self.hand_over([name for gone in removed for name in gone.names])
+        return removed
+
+    def hand_over(self, names: Iterable[str]) -> None:
+        """Let go whoever may, of those that wait for these names, in their order."""
+        heap: list[tuple[tuple[int, int], int, str, Iterator[Request], Request]] = []
+
+        def go_on(name: str, queue: Iterator[Request]) -> None:
+            for hold in self.table.lock(name).holds:
+                if hold.mode is Mode.EXCLUSIVE:
+                    # Behind an exclusive holder nobody else goes.
+                    return
+            for request in queue:
+                heapq.heappush(heap, (request.place, next(self._numbers), name, queue, request))
+                return
+
+        for name in dict.fromkeys(names):
+            go_on(name, self.table.queue(name))
+        while heap:
+            _, _, name, queue, request = heapq.heappop(heap)
+            if self._try(request):
+                # Those behind it may move up elsewhere too.
+                for other in request.names:
+                    if other != name:
+                        go_on(other, self.table.queue(other))
+            go_on(name, queue)
+
+    def _try(self, request: Request) -> bool:
+        """Let a waiting request go if it may."""
+        current = self.table.request(request.id)
+        if current is None or current.outcome is not None:
+            return False
+        overtaken = rules.may_go(self.table, current)
+        if overtaken is None:
+            return False
+        if current.look:
+            self.table.tell(replace(current, outcome=Outcome.FREE))
+        elif not rules.needed(self.table, current):
+            self.table.tell(replace(current, outcome=Outcome.AGAIN))
+        else:
+            self.table.dequeue(current)
+            self._granted(current, overtaken, waited=True)
+            self._tx.notify(current.address)
+        return True
+
+    def _try_each(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            if self._try(request):
+                self.hand_over(request.names)
+
+    def _granted(self, request: Request, overtaken: Iterable[Request], *, waited: bool = False) -> Hold:
+        names = tuple(rules.needed(self.table, request))
+        alone = not any(self.table.lock(name).holds or self.table.lock(name).waited for name in names)
+        data: dict[str, object] = {"by": request.by, "mode": request.mode.value}
+        if waited:
+            data["waited_s"] = self._waited_s(request)
+        elsewhere = bool(self.table.of_job(request.by))
+        # One that is not told is the only grant of its transaction, so that each has a token of its own.
+        told = waited or elsewhere or not alone or self._terms.tell_all
+        token = self._tell(names, "lock.granted", **data) if told else self._tx.revision
+        explicit = request.ttl_s is not None
+        ttl_s = self._terms.lease_s if request.ttl_s is None else request.ttl_s
+        hold = Hold(
+            id=request.id,
+            by=request.by,
+            mode=request.mode,
+            names=names,
+            lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),
+            process=request.holder,
+            ttl_s=request.ttl_s,
+            token=token,
+        )
+        for other in overtaken:
+            self.table.update(replace(other, passed=other.passed + 1))
+        self.table.hold(hold)
+        for name in names:
+            self._wake_passed(name, request)
+        if elsewhere:
+            self._after_grant(request)
+        return hold
+
+    def _after_grant(self, request: Request) -> None:
+        """A job that waits elsewhere came to hold something: others may pass those that now wait for it, or it has closed a
+        cycle by that. Only a job of several threads can be in both places."""
+        self._try_each(rules.waiting_behind(self.table, {request.by}))
+        for waiting in self.table.of_job(request.by):
+            if steps := rules.cycle(self.table, waiting):
+                youngest = max((step.request for step in steps), key=lambda one: one.arrival)
+                self.table.tell(replace(youngest, outcome=Outcome.AGAIN))
+                self.hand_over(youngest.names)
+
+    def _placed(self, draft: Request) -> Request:
+        """The request with its place. A clock that was stepped back lets nobody overtake those that came before."""
+        arrived_at = self._tx.now
+        for name in draft.names:
+            last, newest_at = self.table.last(name), self.table.lock(name).newest_at
+            if last is not None and last.arrived_at > arrived_at:
+                arrived_at = last.arrived_at
+            if newest_at is not None and newest_at > arrived_at:
+                arrived_at = newest_at
+        return replace(
+            draft,
+            arrived_at=arrived_at,
+            arrival=self._tx.revision,
+            rank=rank_of(arrived_at, draft.priority, self._terms.age_s),
+            lease=leases.grant(self._tx.now, self._terms.lease_s),
+        )
+
+    def _behind(self, request: Request) -> Iterator[Request]:
+        """Those that have the request just ahead of them: on each name the next that conflicts, and more while they share."""
+        for name in request.names:
+            for other in self.table.queue(name):
+                if other.place > request.place and other.by != request.by and conflict(other.mode, request.mode):
+                    yield other
+                    if other.mode is Mode.EXCLUSIVE:
+                        break
+
+    def _wake_behind(self, request: Request) -> None:
+        """A request that is about to queue before others is just ahead of some of them."""
+        if any((last := self.table.last(name)) is not None and last.place > request.place for name in request.names):
+            for other in self._behind(request):
+                self._tx.notify(other.address)
+
+    def _wake_passed(self, name: str, request: Request) -> None:
+        """A new holder is ahead of those that it passed in the queue, of whom the first ones must know."""
+        for other in self.table.queue(name):
+            if other.place >= request.place:
+                return
+            if other.by != request.by and conflict(other.mode, request.mode):
+                self._tx.notify(other.address)
+                if other.mode is Mode.EXCLUSIVE and not other.look:
+                    return
+
+    def _waited_s(self, request: Request) -> float:
+        return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)
+
+    def _tell(self, names: Sequence[str], kind: str, **data: object) -> int:
+        """Journal an event of each name; return the first entry's revision."""
+        if len(names) > 1:
+            data["names"] = list(names[:_NAMES_TOLD_MAX])
+        revisions = [self._journal.append(self._tx, kind=kind, subject=name, data=data) for name in names]
+        return revisions[0]
+
+
+def shown(process: Holder | None) -> str:
+    """A process in one word, for the journal."""
+    return "none" if process is None else f"{process.host_id[:12]}/{process.pid}"
+
+
+def lost_topic(process: Holder) -> str:
+    """What wakes a process to see which of its grants are gone."""
+    return f"locks.lost/{process.host_id}/{process.pid_ns}/{process.pid}/{process.start_ticks}"

@@ -1,0 +1,130 @@
+"""Sleeping until it is one's turn: woken by the one who hands over, by the death of whoever is just ahead, or by its lease."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.lease import Lease, reclaimable
+from holdfast.kernel.store import Store
+from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.record import Hold, Request
+from holdfast.primitives.locks.table import Table
+from holdfast.primitives.locks.turns import Suspect
+
+
+class Ahead(NamedTuple):
+    """Who stands before a request: a holder, or another waiter."""
+
+    id: str
+    by: str
+    names: tuple[str, ...]
+    process: Holder | None
+    lease: Lease
+    holds: bool
+
+
+OnWait = Callable[[Sequence[Ahead]], None]
+"""Told who is just ahead when a wait begins, and when that changes."""
+
+
+def ahead_of(table: Table, request: Request) -> list[Ahead]:
+    """Everyone whose death would let a request move up."""
+    holds, requests = rules.just_ahead(table, request)
+    return [*map(of_hold, holds), *map(of_request, requests)]
+
+
+def of_hold(hold: Hold) -> Ahead:
+    """A holder."""
+    return Ahead(hold.id, hold.by, hold.names, hold.process, hold.lease, True)
+
+
+def of_request(request: Request) -> Ahead:
+    """Another waiter."""
+    return Ahead(request.id, request.by, request.names, request.process, request.lease, False)
+
+
+class Watch:
+    """Descriptors that tell of the death of those ahead, and when the leases of the others run out."""
+
+    def __init__(self, ahead: Sequence[Ahead], processes: Processes, store: Store) -> None:
+        self._ahead = ahead
+        self._processes = processes
+        self._store = store
+        self._by_fd: dict[int, Ahead] = {}
+        self._known: dict[str, Liveness] = {}
+
+    def __enter__(self) -> "Watch":
+        for one in self._ahead:
+            fd = None if one.process is None else self._processes.death(one.process)
+            if fd is not None:
+                self._by_fd[fd] = one
+                self._known[one.id] = Liveness.ALIVE
+            else:
+                self._known[one.id] = self._probe(one)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for fd in self._by_fd:
+            os.close(fd)
+
+    @property
+    def fds(self) -> list[int]:
+        """What becomes readable when one of those ahead dies."""
+        return list(self._by_fd)
+
+    def died(self, ready: frozenset[int]) -> None:
+        """Take note of the deaths that these descriptors tell of."""
+        for fd in ready & self._by_fd.keys():
+            self._known[self._by_fd[fd].id] = Liveness.DEAD
+
+    def suspects(self) -> list[Suspect]:
+        """Those that may be reclaimed by now, as far as can be seen from here."""
+        now = self._store.now()
+        return [
+            Suspect(one.id, one.names, self._known[one.id])
+            for one in self._ahead
+            if reclaimable(one.lease, self._known[one.id], now)
+        ]
+
+    def next_look_s(self) -> float | None:
+        """How long until the first lease runs out on which something depends; None when nothing does."""
+        now = self._store.now()
+        ends = [
+            (one.lease.expires_at - now).total_seconds()
+            for one in self._ahead
+            if self._known[one.id] is Liveness.UNKNOWN or one.lease.explicit
+        ]
+        return max(min(ends), _LATER_S) + _LATER_S if ends else None
+
+    def _probe(self, one: Ahead) -> Liveness:
+        if one.process is None:
+            return Liveness.UNKNOWN
+        return probe(one.process, self._processes, embedded=self._store.embedded)
+
+
+_LATER_S = 0.001
+"""A lease is fresh up to and including its last instant, so the look comes after it."""
+
+
+class Deadline:
+    """A time limit, or none."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self._end_s = None if timeout_s is None or timeout_s == float("inf") else time.monotonic() + timeout_s
+
+    def left_s(self) -> float | None:
+        """What is left of it; None when there is no limit."""
+        return None if self._end_s is None else max(self._end_s - time.monotonic(), 0.0)
+
+    def passed(self) -> bool:
+        """Is it over?"""
+        return self._end_s is not None and time.monotonic() >= self._end_s
+
+
+def earliest(*limits_s: float | None) -> float | None:
+    """The shortest of several time limits, of which any may be none."""
+    return min((limit for limit in limits_s if limit is not None), default=None)
