@@ -110,15 +110,16 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
 def test_every_setting_and_variable_is_documented() -> None:
     from msgspec.structs import fields
 
-    from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, Settings
+    from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, LockSettings, Settings
 
     page = (ROOT / "docs" / "settings.md").read_text()
     names = [
         *ENVIRONMENT,
-        *(f.name for f in fields(Settings) if f.name != "journal"),
-        *(f.name for f in fields(JournalSettings)),
+        *(f.name for f in fields(Settings) if f.name not in ("journal", "locks")),
+        *(f"journal.{f.name}" for f in fields(JournalSettings)),
+        *(f"locks.{f.name}" for f in fields(LockSettings)),
     ]
-    assert [name for name in names if f"`{name}`" not in page and f"`journal.{name}`" not in page] == []
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def _error_kinds() -> "Iterator[type[errors.HoldfastError]]":

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.kernel.errors import InvalidName, InvalidValue, Misuse
 from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S
-from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, Settings, resolve
+from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, LockSettings, Settings, resolve
 
 FILE = "/home/me/project/holdfast.toml"
 KEYS = sorted(ENVIRONMENT.values())
@@ -55,13 +55,24 @@ def test_other_variables_of_the_environment_are_not_ours() -> None:
 
 
 def test_every_plain_key_can_be_set_by_the_environment() -> None:
-    assert set(KEYS) == set(Settings.__struct_fields__) - {"journal"}
+    assert set(KEYS) == set(Settings.__struct_fields__) - {"journal", "locks"}
     assert all(name == f"HOLDFAST_{key.upper()}" for name, key in ENVIRONMENT.items())
 
 
 def test_the_journals_bounds_come_from_its_table() -> None:
     document = tomllib.loads("[journal]\nkeep_entries = 5\nkeep_s = 60")
     assert of(document=document).journal == JournalSettings(keep_entries=5, keep_s=60.0)
+
+
+def test_the_terms_of_locks_come_from_their_table() -> None:
+    document = tomllib.loads('[locks]\nlease_s = 5\npriority_age_s = 60\njournal = "all"')
+    assert of(document=document).locks == LockSettings(lease_s=5.0, priority_age_s=60.0, journal="all")
+
+
+@pytest.mark.parametrize("text", ["lease_s = 0", "lease_s = -1", "lease_s = inf", "priority_age_s = nan", 'journal = "some"'])
+def test_impossible_terms_of_locks_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        of(document=tomllib.loads(f"[locks]\n{text}"))
 
 
 @pytest.mark.parametrize(("text", "key"), [("strore = 'x'", "strore"), ("[journal]\nkeep = 5", "keep"), ("[jounal]", "jounal")])

@@ -29,6 +29,9 @@ _SOON_S = 0.02
 """Until the next try to reclaim what the store's clock says is not over yet."""
 
 
+_STORE_LOST_S = 1.0
+
+
 class Room(NamedTuple):
     """What every request of a process shares."""
 
@@ -112,6 +115,8 @@ class Asking:
         self._deadline = deadline
         self._on_wait = on_wait
         self._vouched: set[str] = set()
+        self._told_of: list[str] = []
+        self._sign_of_life = Deadline(room.terms.lease_s / 3)
         self.waited = False
 
     def answer(self) -> Given | Deadlocked | Over:
@@ -132,8 +137,7 @@ class Asking:
                         answer = self._room.transact(self._collect)
                         continue
                     self.waited = True
-                    if self._on_wait is not None:
-                        self._on_wait(answer.ahead)
+                    self._tell_caller(answer.ahead)
                     answer = self._sleep(answer, ears)
             except BaseException:
                 self._withdraw()
@@ -145,6 +149,12 @@ class Asking:
             granted = isinstance(answer, Given) and not self._draft.look
             self._room.counting.waited(self._draft.names, time.monotonic() - began_s, granted=granted)
         return answer
+
+    def _tell_caller(self, ahead: Sequence[Ahead]) -> None:
+        ids = [one.id for one in ahead]
+        if self._on_wait is not None and ids != self._told_of:
+            self._told_of = ids
+            self._on_wait(ahead)
 
     def _without_waiting(self) -> Given | Over:
         while True:
@@ -223,33 +233,36 @@ class Asking:
     def _sleep(self, waiting: Waiting, ears: Listener) -> Answer:
         """Sleep until something about the wait has changed."""
         room = self._room
-        sign_of_life_s = Deadline(room.terms.lease_s / 3)
         with Watch(waiting.ahead, room.processes, room.store) as watch:
             while True:
-                if suspects := watch.suspects():
-                    removed, after = self._reap(suspects)
-                    if removed or not isinstance(after, Waiting) or after.ahead != waiting.ahead:
-                        return after
+                suspects = watch.suspects()
+                if suspects:
+                    now = self._patiently(lambda gone=suspects: self._reap(gone)[1], waiting, ears)  # type: ignore[misc]
+                    if _differs(now, waiting):
+                        return now
                 if self._deadline.passed():
-                    return self._room.transact(self._give_up)
+                    return room.transact(self._give_up)
                 pause_s = _SOON_S if suspects else watch.next_look_s()
-                limit_s = earliest(self._deadline.left_s(), pause_s, sign_of_life_s.left_s())
+                limit_s = earliest(self._deadline.left_s(), pause_s, self._sign_of_life.left_s())
                 woken = ears.wait(limit_s, also=watch.fds)
                 watch.died(woken.ready)
-                if woken.ready:
-                    continue
-                if sign_of_life_s.passed():
-                    sign_of_life_s = Deadline(room.terms.lease_s / 3)
-                    self._room.transact(self._renew)
-                try:
-                    now = self._look()
-                except StoreUnavailable as error:
-                    # A waiter outlives a restart of its database: it looks again until its own time is over.
-                    logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
-                    ears.wait(earliest(self._deadline.left_s(), 1.0))
-                    continue
-                if not isinstance(now, Waiting) or now.ahead != waiting.ahead:
-                    return now
+                if not woken.ready:
+                    now = self._patiently(self._look, waiting, ears)
+                    if _differs(now, waiting):
+                        return now
+
+    def _patiently(self, act: Callable[[], Answer], waiting: Waiting, ears: Listener) -> Answer:
+        """Act, after a sign of life when it is time for one. A waiter outlives a restart of its database: it takes no answer
+        for no change, and asks again until its own time is over."""
+        try:
+            if self._sign_of_life.passed():
+                self._room.transact(self._renew)
+                self._sign_of_life = Deadline(self._room.terms.lease_s / 3)
+            return act()
+        except StoreUnavailable as error:
+            logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
+            ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
+            return waiting
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
@@ -317,3 +330,7 @@ class Asking:
         except HoldfastError as error:
             # The one that is under way says what happened; what is left here goes with this process.
             logging.getLogger("holdfast.locks").warning("could not withdraw the request of %s: %s", self._draft.by, error)
+
+
+def _differs(now: Answer, before: Waiting) -> bool:
+    return not isinstance(now, Waiting) or now.ahead != before.ahead or now.request.outcome is not None

@@ -139,6 +139,7 @@ class Oversight:
 
 
 def release(turns: Turns, hold_id: str, names: Sequence[str]) -> bool:
+    """Release a grant if it is still in force."""
     hold = turns.find_hold(hold_id, names)
     if hold is not None:
         turns.release(hold)
@@ -160,5 +161,6 @@ def _over(hold: Hold, now: datetime) -> bool:
 
 
 def check_ttl(ttl_s: float | None) -> None:
+    """Refuse a time to live that is not possible."""
     if ttl_s is not None and not 0 < ttl_s < float("inf"):
         raise InvalidValue(f"ttl_s is {ttl_s}: give a positive number of seconds", field="ttl_s")

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from os import sched_yield
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +40,7 @@ CHECKPOINT_FRAMES_VOLATILE = 400
 change of a page has to find its way past all earlier ones of it."""
 
 _TIDY_EVERY = 8
+_VOLATILE_TRIES = 10
 _PAGE_BYTES_MIN = 512
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
@@ -115,7 +117,8 @@ class Database:
         gate = self.path.with_name(self.path.name + "-gate")
         # A file that is synced keeps each revision itself.
         self.counter = None if self._synced else SharedCounter(gate)
-        self.gate = Gate(gate, self.counter)
+        # A turn at a volatile file takes some 50 us; one at a durable file may have a checkpoint in it.
+        self.gate = Gate(gate, self.counter, tries=1 if self._synced else _VOLATILE_TRIES)
         self._shared = SharedSync()
         self._idle: deque[Connection] = deque()
         self._open_ones: set[Connection] = set()
@@ -141,7 +144,7 @@ class Database:
     def alone(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work inside the gate: no other writer of any process is. For `sleepy` see Gate.run."""
         faults.reach("sqlite.gate.before")
-        return self.gate.run(work, timeout_s, sleepy=sleepy and self._synced)
+        return self.gate.run(work, timeout_s, sleepy=sleepy)
 
     def write(
         self,
@@ -179,6 +182,14 @@ class Database:
                 raise
 
         return self.alone(transaction, timeout_s, sleepy=sleepy)
+
+    def end_turn(self, connection: Connection, *, durable: bool) -> None:
+        """After a write whose notices are sent: return once it survives a power loss, if it should. Otherwise give way: flock
+        lets in whoever runs next, which would mostly be the one that just left."""
+        if durable and self._synced:
+            self.settle(connection)
+        else:
+            sched_yield()
 
     def settle(self, connection: Connection) -> None:
         """Return once everything committed so far survives a power loss."""

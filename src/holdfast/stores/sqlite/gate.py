@@ -38,11 +38,13 @@ class Closeable(Protocol):
 class Gate:
     """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one transaction.
 
-    `beside` is what only those inside use; it is closed with the gate.
+    `beside` is what only those inside use; it is closed with the gate. `tries` is how often a shut gate is tried, giving way
+    in between, before a thread is set to wait for it: where turns are short, it is open again before a thread could be.
     """
 
-    def __init__(self, path: Path, beside: Closeable | None = None) -> None:
+    def __init__(self, path: Path, beside: Closeable | None = None, *, tries: int = 1) -> None:
         self._path = path
+        self._tries = tries
         self._beside = beside
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -57,7 +59,7 @@ class Gate:
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
 
-        It may run in another thread of this process. `sleepy` says that the caller is about to sleep anyway, as in a sync.
+        It may run in another thread of this process. `sleepy` says that the caller itself sleeps or gives way soon after.
         Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
         has begun is waited for. Raises InvalidValue inside of other work. What the work raises comes through.
         """
@@ -71,9 +73,11 @@ class Gate:
             if not inside.acquire(False) and not inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)):
                 raise self._late(timeout_s)
             try:
-                if self._flock(_TRY):
-                    self._worker = me
-                    return work()
+                for _ in range(self._tries):
+                    if self._flock(_TRY):
+                        self._worker = me
+                        return work()
+                    sched_yield()
             finally:
                 self._worker = 0
                 try:

@@ -111,13 +111,12 @@ class SqliteStore:
                     tx.end()
                 return tx, result
 
-            tx, result = database.write(connection, run, _left(deadline), sleepy=durable, committed=_committed)
+            tx, result = database.write(connection, run, _left(deadline), sleepy=True, committed=_committed)
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
                 self._fifos.notify(topic)
             faults.reach("sqlite.notify.after")
-            if durable:
-                database.settle(connection)
+            database.end_turn(connection, durable=durable)
             database.tidy(connection)
         return result
 

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from typing import TextIO
 
 from holdfast.kernel.errors import HoldfastError
 
@@ -33,6 +34,17 @@ def answer(line: str | bytes) -> None:
         raise HoldfastError(f"the change was made, but its answer could not be written: {error.strerror}") from None
 
 
-def abandon() -> None:
-    """Give up what could not be written, so that the interpreter does not stumble over it once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def abandon(stream: TextIO | None = None) -> None:
+    """Give up what could not be written to standard output, or another stream, so that the interpreter does not stumble over it
+    once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+
+
+def remark(text: str) -> None:
+    """Say something on standard error, if anybody can read it there."""
+    try:
+        # A print to no file at all would go to standard output.
+        if sys.stderr is not None:
+            print(f"holdfast: {printable(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        abandon(sys.stderr)

@@ -11,8 +11,10 @@ from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
     "jobs": "Delegated work: register, pick, status, get, list.",
+    "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
     "store": "The store itself: check, backup, restore.",
+    "token": "What a holder shows with its work: check.",
     "tour": "See Holdfast work, with real processes and kills, in a few seconds.",
 }
 """Each is the module and the command of that name."""

@@ -1,7 +1,9 @@
 """The tour's stage: a connection, real child processes, and statements that must hold."""
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -40,11 +42,19 @@ class Stage:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast WORDS` as a process of its own, on the tour's store."""
-        return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words, "--store", self.url])
+        return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words])
 
     def start_script(self, script: str, *words: str) -> subprocess.Popen[str]:
         """Start a Python program of its own; it finds the store's URL and the words in its arguments."""
         return self._start([sys.executable, "-c", script, self.url, *words])
+
+    def line(self, process: subprocess.Popen[str]) -> str:
+        """The next line that a process prints; empty when it has ended."""
+        return process.stdout.readline().strip() if process.stdout else ""
+
+    def monotonic(self) -> float:
+        """A time that all processes of this machine agree on."""
+        return time.monotonic()
 
     def outcome(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         """Wait for a process; return its exit status and what it printed."""
@@ -52,4 +62,5 @@ class Stage:
         return process.returncode, printed.strip()
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        environment = {**os.environ, "HOLDFAST_STORE": self.url}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)

@@ -1,0 +1,153 @@
+"""The process that becomes the command of `locks run`.
+
+It is there before the lock is asked for, so that it can be the holder: its process id and start do not change when it becomes
+the command. Until then it sleeps, and it ends by itself if whoever should tell it to begin has died.
+"""
+
+import errno
+import os
+import shlex
+import signal
+from collections.abc import Collection, Mapping
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import Unavailable
+from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
+from holdfast.surfaces.cli.output import printable
+
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
+"""As shells have it."""
+_EXIT_UNTOLD = 125
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class Child:
+    """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets.
+
+    To be made before anything is opened that the command should not have. Raises Unavailable when there can be no more
+    processes.
+    """
+
+    def __init__(self, command: list[str], mask: Collection[int]) -> None:
+        told, self._telling = os.pipe()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            raise Unavailable(
+                f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
+            ) from None
+        if not self.pid:
+            os.close(self._telling)
+            _become(command, told, mask)
+        os.close(told)
+        self._fd = os.pidfd_open(self.pid)
+        self._begun = False
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Let it become the command, with this added to its environment."""
+        self._begun = True
+        try:
+            with open(self._telling, "wb") as pipe:
+                pipe.write(to_json(environment) + b"\n")
+        except BrokenPipeError:
+            # It was killed meanwhile, as `wait` will tell.
+            return
+
+    def ended(self) -> bool:
+        """Has it, whether or not it was waited for?"""
+        try:
+            return os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit status as a shell tells it."""
+        self._begun = True
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return code if code >= 0 else EXIT_SIGNALLED - code
+
+    def send(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except ProcessLookupError:
+            return
+
+    def pass_on(self, arrived: signal.struct_siginfo) -> None:
+        """Give it a signal that came to this process, if it has not had that already."""
+        # A positive code is the kernel's: the terminal sends its signals to the whole foreground group.
+        if arrived.si_signo == signal.SIGCHLD or (arrived.si_code > 0 and _same_group(self.pid)):
+            return
+        self.send(arrived.si_signo)
+
+    def dismiss(self) -> None:
+        """End it, if it never became the command."""
+        if not self._begun:
+            self._begun = True
+            self.send(signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self._telling)
+
+
+def _same_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False
+
+
+def _become(command: list[str], told: int, mask: Collection[int]) -> NoReturn:
+    """Sleep, and become the command when told so. Signals that come in the meantime wait until then."""
+    try:
+        with open(told, "rb") as pipe:
+            words = pipe.read()
+        if not words.endswith(b"\n"):
+            # Nobody is left to tell: the lock may be another's.
+            os._exit(_EXIT_UNTOLD)
+        for name, value in msgspec.json.decode(words, type=dict[str, str]).items():
+            # As UTF-8 in every locale.
+            os.environb[name.encode()] = value.encode()
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _execute(command)
+    except FileNotFoundError:
+        _give_up(f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH", EXIT_NOT_FOUND)
+    except PermissionError:
+        _give_up(f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it", EXIT_NOT_EXECUTABLE)
+    except OSError as error:
+        _give_up(f"{command[0]} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE)
+    finally:
+        # Whatever else went wrong: this must never go on as a second `holdfast`.
+        os._exit(EXIT_NOT_EXECUTABLE)
+
+
+def _execute(command: list[str]) -> NoReturn:
+    try:
+        if not command[0]:
+            # Each folder of PATH would be taken for it.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        os.execvp(command[0], command)
+    except OSError as error:
+        if error.errno == errno.ENOTDIR:
+            raise FileNotFoundError(error.errno, error.strerror) from None
+        if error.errno != errno.ENOEXEC:
+            raise
+    import shutil
+
+    # A script without a first line that says what reads it is the shell's, as for execvp(3).
+    os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])
+
+
+def _give_up(message: str, status: int) -> NoReturn:
+    try:
+        os.write(2, f"holdfast: {printable(message)}; the lock was released\n".encode(errors="backslashreplace"))
+    finally:
+        os._exit(status)

@@ -1,0 +1,234 @@
+"""`holdfast locks acquire`, `renew`, `release`, `wait` and `kick`."""
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import STATUS, HoldfastError, LeaseLost, NotFound, Unavailable
+from holdfast.kernel.limits import LOCK_TIMEOUT_S
+from holdfast.primitives.locks import Grant
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import (
+    by_option,
+    json_option,
+    limit_options,
+    mode_of,
+    mode_option,
+    names_argument,
+    own_job,
+    priority_option,
+    quiet_option,
+    ttl_option,
+)
+from holdfast.surfaces.cli.locks.passing import interruptible
+from holdfast.surfaces.cli.locks.telling import Telling
+from holdfast.surfaces.cli.output import answer, printable, remark, write
+from holdfast.surfaces.cli.quick import PID_MAX
+from holdfast.surfaces.cli.render import clipped, moment
+
+
+@click.command(short_help="Take locks and print the token.")
+@names_argument
+@by_option("The job that holds it.", required=True)
+@ttl_option("Let it end by itself after so long, unless renewed.")
+@click.option("--pid", type=click.IntRange(1, PID_MAX), help="Let it end with this process, such as a script's own: --pid $$.")
+@limit_options(LOCK_TIMEOUT_S)
+@mode_option
+@priority_option
+@quiet_option
+@json_option
+@store_options
+def acquire(
+    names: tuple[str, ...],
+    by: str,
+    ttl_s: float | None,
+    pid: int | None,
+    timeout_s: float | None,
+    nonblock: bool,
+    shared: bool,
+    priority: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Take locks, all or none, and print the token.
+
+    \b
+        token=$(holdfast locks acquire router-1 --by job-7 --pid $$)
+        holdfast locks release "$token"
+
+    This command ends at once, so something else must end the lock if `release` never comes: a process with --pid, or time
+    with --ttl. Where one command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already
+    gets its token again.
+    """
+    if ttl_s is None and pid is None:
+        raise click.UsageError(
+            "without a process nothing but time can end the lock: give --ttl SECONDS, or --pid N of the process that holds it"
+        )
+    mode = mode_of(shared)
+    with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
+        grant = hf.locks.acquire(
+            names,
+            by=by,
+            mode=mode,
+            timeout_s=0 if nonblock else timeout_s,
+            priority=priority,
+            ttl_s=ttl_s,
+            process=None if pid is None else hf.processes.of(pid, by),
+            on_wait=telling.begin,
+        )
+        try:
+            write(to_json(_facts(grant)) if as_json else str(grant.token))
+        except OSError as error:
+            raise _untold(hf, grant, error) from None
+
+
+def _facts(grant: Grant) -> dict[str, object]:
+    return {
+        "token": grant.token,
+        "names": grant.names,
+        "by": grant.by,
+        "mode": grant.mode,
+        "tokens": grant.tokens,
+        "ttl_s": grant.ttl_s,
+        "reentered": grant.reentered,
+    }
+
+
+def _untold(hf: Holdfast, grant: Grant, error: OSError) -> Unavailable:
+    """Nobody would know of the grant, so it is given back."""
+    untold = f"{', '.join(grant.names)} was granted, but the token could not be written ({error.strerror})"
+    try:
+        hf.locks.release(grant)
+    except HoldfastError as failed:
+        return Unavailable(
+            f"{untold}, and it could not be released ({failed.message}): `holdfast locks release {grant.token}` does it",
+            token=grant.token,
+            outcome="unknown",
+        )
+    return Unavailable(f"{untold}: it was released again", outcome="none")
+
+
+@click.command(short_help="Let a lock go on.")
+@click.argument("token", type=int)
+@ttl_option("How long from now.  [default: the lease of the settings]")
+@json_option
+@store_options
+def renew(token: int, ttl_s: float | None, as_json: bool) -> None:
+    """Let the lock that has TOKEN go on from now; exit 4 when it is lost.
+
+    \b
+        holdfast locks renew "$token" --ttl 600
+
+    It never ends earlier than it would have.
+    """
+    with connected() as hf:
+        hold = hf.locks.renew_token(token, ttl_s)
+    if as_json:
+        facts = {"token": token, "names": hold.names, "by": hold.by, "mode": hold.mode, "expires_at": hold.lease.expires_at}
+        answer(to_json(facts))
+    else:
+        answer(printable(f"{', '.join(hold.names)} held by {hold.by} until {moment(hold.lease.expires_at)}"))
+
+
+@click.command(short_help="Release a lock by its token or name.")
+@click.argument("words", metavar="TOKEN | NAME...", nargs=-1, required=True)
+@click.option("--by", metavar="JOB", help="Release by name what this job holds, instead of by token.")
+@json_option
+@store_options
+def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
+    """Release the lock that has TOKEN, or what a job holds of some names.
+
+    \b
+        holdfast locks release "$token"
+        holdfast locks release router-1 router-2 --by job-7
+
+    Exit 4 when no lock has that token any more, 1 when the job does not hold all of the names.
+    """
+    if by is not None:
+        return _release_names(words, by, as_json)
+    token = _token(words)
+    with connected() as hf:
+        released = hf.locks.release_token(token)
+    if not released:
+        raise LeaseLost(
+            f"no lock has token {token}: it was released, ran out or was taken away. `holdfast locks status` shows those that "
+            "are held",
+            token=token,
+        )
+    answer(to_json({"released": token}) if as_json else f"released {token}")
+    return 0
+
+
+def _token(words: tuple[str, ...]) -> int:
+    try:
+        (word,) = words
+        return int(word)
+    except ValueError:
+        raise click.UsageError(
+            f"{clipped(' '.join(words))!a} is no token: give the number that `acquire` printed, or names and --by"
+        ) from None
+
+
+def _release_names(names: tuple[str, ...], by: str, as_json: bool) -> int:
+    with connected() as hf:
+        freed = hf.locks.free(names, by=by)
+    kept = [name for name in dict.fromkeys(names) if name not in freed]
+    missing = NotFound(
+        f"job {by} does not hold {', '.join(kept)}: `holdfast locks status {' '.join(kept)}` shows how it stands", names=kept
+    )
+    if not freed:
+        raise missing
+    answer(to_json({"released": freed}) if as_json else printable(f"released {', '.join(freed)}"))
+    if kept:
+        remark(missing.message)
+    return STATUS[missing.code].exit if kept else 0
+
+
+@click.command(short_help="Wait until names are free, and take nothing.")
+@names_argument
+@limit_options(None)
+@mode_option
+@by_option("Who asks: what this job holds itself is not waited for.  [default: nobody]")
+@quiet_option
+@store_options
+def wait(names: tuple[str, ...], timeout_s: float | None, nonblock: bool, shared: bool, by: str | None, quiet: bool) -> int:
+    """Wait until all the names are free at once, and take nothing; exit 5 when they are not in time.
+
+    \b
+        holdfast locks wait router-1 --timeout 60 && echo free
+
+    Another may take them in the next instant: to have them, `run` or `acquire`.
+    """
+    job, mode = own_job("wait") if by is None else by, mode_of(shared)
+    limit_s = 0 if nonblock else timeout_s
+    with interruptible(), connected() as hf, Telling(hf, names, job, mode, quiet=quiet) as telling:
+        free = hf.locks.wait(names, by=job, mode=mode, timeout_s=limit_s, on_wait=telling.begin)
+    if free:
+        return 0
+    remark(f"{', '.join(names)}: not free within {limit_s:g} s. `holdfast locks explain {names[0]}` tells who holds it")
+    return STATUS["lock_timeout"].exit
+
+
+@click.command(short_help="Take a lock away from its holder.")
+@click.argument("name")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, for the journal and whoever held it.")
+@click.option("--by", metavar="JOB", help="Take it from this job alone, of several that share it.")
+@json_option
+@store_options
+def kick(name: str, why: str, by: str | None, as_json: bool) -> None:
+    """Take NAME away from whoever holds it, with all that was taken together with it.
+
+    \b
+        holdfast locks kick router-1 --why 'flash.sh hangs since noon'
+
+    The next in line gets it at once. The one that had it is told, and its token is refused from then on, but its process is
+    not stopped: end that one first if it must not go on.
+    """
+    with connected() as hf:
+        kicked = hf.locks.kick(name, why=why, by=by)
+    if as_json:
+        facts = [{"by": hold.by, "names": hold.names, "token": hold.token, "process": hold.process} for hold in kicked]
+        answer(to_json({"kicked": facts}))
+    else:
+        lines = [f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in kicked]
+        answer(printable("\n".join(lines)))

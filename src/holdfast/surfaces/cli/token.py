@@ -1,0 +1,29 @@
+"""`holdfast token`: what a holder shows with its work."""
+
+import click
+
+from holdfast.kernel.codec import to_json
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.output import printable
+
+
+@click.group()
+def token() -> None:
+    """Tokens: who holds a resource shows one, and whoever was replaced is refused by it."""
+
+
+@token.command()
+@click.argument("resource")
+@click.argument("token", type=int)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
+def check(resource: str, token: int, as_json: bool) -> None:
+    """Is TOKEN in force on RESOURCE? Exit 0 when it is, 4 when it is not.
+
+    \b
+        holdfast token check router-1 "$HOLDFAST_LOCK_TOKEN" && write-to router-1
+    """
+    with connected(create=False) as hf:
+        hf.check_token(resource, token)
+    in_force = f"token {token} is in force on {printable(resource)}"
+    click.echo(to_json({"resource": resource, "token": token, "in_force": True}) if as_json else in_force)
