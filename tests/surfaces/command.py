@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ENTRY = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
 
@@ -21,6 +21,9 @@ class CommandLine:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **environment}
+        if "PYTHONPATH" in os.environ:
+            # Whoever runs the tests on another copy of the package means the commands too.
+            self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def __call__(self, *words: str, cwd: Path | None = None) -> Ran:
         return self._ran([*ENTRY, *words], cwd or self.folder)
@@ -64,7 +67,8 @@ class CommandLine:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*ENTRY, *words], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*ENTRY, *words], cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True, **how
         )

@@ -96,7 +96,8 @@ class Keeper(Generic[K]):
 
     def _run(self) -> None:
         idle_since_s = time.monotonic()
-        notified = False
+        # At first, as after a lost store: a notice may have come before there were ears for it.
+        notified = True
         while True:
             try:
                 with self._store.listen([self._topic()]) as ears:
@@ -109,7 +110,7 @@ class Keeper(Generic[K]):
                         self._tick()
             except HoldfastError:
                 # The store does not answer, or was closed. What cannot be renewed now is renewed when it is back, of which
-                # nothing tells; and notices may have been missed.
+                # nothing tells.
                 notified = True
                 if self._done(idle_since_s):
                     return

@@ -32,6 +32,9 @@ class Dialect(NamedTuple):
     """What makes a read lock its rows and pass over those that others hold."""
 
 
+Shape = tuple[bool, bool, bool, bool]
+
+
 class Table:
     """The statements of one space in one dialect."""
 
@@ -49,6 +52,24 @@ class Table:
         self.delete = f"DELETE FROM {self.name} WHERE ns = {m} AND key = {m}"
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
+        self.selects: dict[tuple[str, Shape, str], str] = {}
+
+    def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
+        """A stretch of the records by a column, built once for each shape: (has an upper bound, goes backwards, has a limit,
+        has an offset)."""
+        m, (bounded, reverse, limited, offset) = dialect.mark, shape
+        down = " DESC" if reverse else ""
+        sql = (
+            f"{self.select} AND {column} >= {m}"
+            + (f" AND {column} < {m}" if bounded else "")
+            + f" ORDER BY {column}{down}"
+            + (f", key{down}" if column != "key" else "")
+            + (f" LIMIT {m}" if limited else "")
+            + (f" OFFSET {m}" if offset else "")
+            + suffix
+        )
+        self.selects[column, shape, suffix] = sql
+        return sql
 
     def delete_if(self, keys: int, dialect: Dialect) -> str:
         """Delete that many keys if they have a revision."""
@@ -153,18 +174,17 @@ class SqlReadTx(ABC):
         suffix: str = "",
     ) -> list[Row[R]]:
         check_limit(limit)
-        where, bounds = self._bounds(column, low, high)
-        down = " DESC" if reverse else ""
-        order = f" ORDER BY {column}{down}" + (f", key{down}" if column != "key" else "")
-        sql = self._table(space).select + where + order
-        parameters = [self._ns, *bounds]
+        table = self._table(space)
+        parameters: list[Any] = [self._ns, low]
+        if high is not None:
+            parameters.append(high)
         if limit is not None:
-            sql += f" LIMIT {self.dialect.mark}"
             parameters.append(limit)
         if offset:
-            sql += f" OFFSET {self.dialect.mark}"
             parameters.append(offset)
-        found = self.rows(sql + suffix, parameters)
+        shape = (high is not None, reverse, limit is not None, offset > 0)
+        sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix, self.dialect)
+        found = self.rows(sql, parameters)
         if damaged is None:
             return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
         sound = []

@@ -61,8 +61,11 @@ class Room(NamedTuple):
         """Count what was reaped, and let its durable copies go."""
         for gone in removed:
             if gone.hold is not None:
-                self.counting.count(gone.names, "deaths" if gone.dead else "expiries")
                 self.lasting.end(gone.hold)
+                if not gone.dead:
+                    self.counting.count(gone.names, "expiries")
+                elif not gone.hold.on_behalf:
+                    self.counting.count(gone.names, "deaths")
 
 
 class Given(NamedTuple):
@@ -115,7 +118,7 @@ class Asking:
         self._deadline = deadline
         self._on_wait = on_wait
         self._vouched: set[str] = set()
-        self._told_of: list[str] = []
+        self._told_of: list[tuple[str, bool]] = []
         self._sign_of_life = Deadline(room.terms.lease_s / 3)
         self.waited = False
 
@@ -128,17 +131,19 @@ class Asking:
             self._draft = replace(self._draft, address=ears.address)
             try:
                 answer: Answer = self._room.transact(self._ask)
-                while isinstance(answer, Waiting | Doubt):
-                    if isinstance(answer, Doubt):
+                while True:
+                    if isinstance(answer, Waiting):
+                        answer = self._wait(answer, ears)
+                    elif isinstance(answer, Doubt):
                         self._make_sure(answer)
                         answer = self._room.transact(self._ask)
-                        continue
-                    if answer.request.outcome is not None:
-                        answer = self._room.transact(self._collect)
-                        continue
-                    self.waited = True
-                    self._tell_caller(answer.ahead)
-                    answer = self._sleep(answer, ears)
+                    elif isinstance(answer, Given) and self._lost_a_part(answer):
+                        self._withdraw()
+                        answer = self._room.transact(self._ask)
+                    else:
+                        break
+                if isinstance(answer, Given) and answer.hold is not None and answer.hold.process != self._draft.holder:
+                    answer = self._room.transact(self._pass_on)
             except BaseException:
                 self._withdraw()
                 raise
@@ -150,10 +155,29 @@ class Asking:
             self._room.counting.waited(self._draft.names, time.monotonic() - began_s, granted=granted)
         return answer
 
+    def _wait(self, waiting: Waiting, ears: Listener) -> Answer:
+        if waiting.request.outcome is not None:
+            return self._room.transact(self._collect)
+        self.waited = True
+        self._tell_caller(waiting.ahead)
+        # Who was alive before the wait may be dead after it.
+        self._vouched.clear()
+        return self._sleep(waiting, ears)
+
+    def _lost_a_part(self, given: Given) -> bool:
+        """Did another process of the job die, which held some of the set, while this one waited for the rest?"""
+        doubtful = self._doubtful(given.own, self._room.store.now())
+        if not doubtful:
+            return False
+        if self._reap_of([of_hold(hold) for hold in doubtful]):
+            return True
+        self._vouched |= {hold.id for hold in doubtful}
+        return False
+
     def _tell_caller(self, ahead: Sequence[Ahead]) -> None:
-        ids = [one.id for one in ahead]
-        if self._on_wait is not None and ids != self._told_of:
-            self._told_of = ids
+        who = [(one.id, one.holds) for one in ahead]
+        if self._on_wait is not None and who != self._told_of:
+            self._told_of = who
             self._on_wait(ahead)
 
     def _without_waiting(self) -> Given | Over:
@@ -218,13 +242,20 @@ class Asking:
             suspects = watch.suspects()
         return bool(suspects and self._reap(suspects)[0])
 
+    def _pass_on(self, turns: Turns) -> Given | Over:
+        """What was waited for on behalf of another becomes that one's."""
+        hold = turns.table.find_hold(self._draft.id, self._draft.names)
+        if hold is None:
+            return Over(TAKEN_AWAY, [])
+        return self._given(turns.table, turns.give(hold, self._draft.holder))
+
     def _given(self, table: Table, hold: Hold) -> Given | Over:
         """The grant with what its job held before; that may have been taken away since."""
         own: dict[str, Hold] = {}
         for name in self._draft.names:
             if name not in hold.names:
-                held = (h for h in table.lock(name).holds if h.by == self._draft.by and h.covers(self._draft.mode))
-                found = next(held, None)
+                covering = (held for held in table.lock(name).holds if held.covers(self._draft.by, self._draft.mode))
+                found = next(covering, None)
                 if found is None:
                     return Over(TAKEN_AWAY, [])
                 own[found.id] = found
@@ -317,7 +348,7 @@ class Asking:
 
         def body(turns: Turns) -> None:
             request = turns.table.request(self._draft.id)
-            hold = turns.find_hold(self._draft.id, self._draft.names)
+            hold = turns.table.find_hold(self._draft.id, self._draft.names)
             if request is not None and request.outcome is None:
                 turns.leave(request, "lock.withdrawn")
             elif request is not None:

@@ -36,12 +36,15 @@ class Lasting:
         self._store = store
         self._begun = not store.embedded
 
-    def begin(self) -> None:
-        """Before the first look at the lock table: see to it that it has what outlived the last boot."""
+    def begin(self, *, to_look: bool = False) -> None:
+        """Before the first use of the lock table: see to it that it has what outlived the last boot. `to_look` says that
+        nothing will be granted, so that nothing need be written where nothing outlived it."""
         if self._begun:
             return
         if self._store.get(TABLE_BEGUN, _ONLY) is None:
             kept = self._store.read(lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+            if to_look and not kept:
+                return
             over = self._store.transact(lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN])
             for hold in over:
                 self.forget(hold.id)

@@ -24,6 +24,7 @@ from holdfast.primitives.locks.lasting import Lasting
 from holdfast.primitives.locks.oversight import Oversight, check_ttl, release
 from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode, Request, distinct
 from holdfast.primitives.locks.statistics import Counting
+from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Terms, Turns, lost_topic
 from holdfast.primitives.locks.waiting import Ahead, Deadline, OnWait
 
@@ -47,7 +48,9 @@ class Locks(Oversight):
     lease runs out. Not promised: that work under a lock stops when the lock is lost; see `Grant`.
 
     Ownership is the job's, `by`: whoever says the same job is the same holder, in any thread or process. A job counts as
-    waiting when one of its threads is, and so does a deadlock that another thread of it could have undone.
+    waiting when one of its threads is, and so does a deadlock that another thread of it could have undone. A job `a/b` is a
+    part of job `a`: what `a` holds is its own too, and `a` counts as waiting when it is; two parts of a job keep each other
+    out.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Locks(Oversight):
         self._label = label
         self._keeper: Keeper[Grant] = Keeper(
             store,
-            topic=lambda: lost_topic(self._this_process()),
+            topic=lambda: lost_topic(self._prefix),
             renew=self._renew_kept,
             tick=self._counting.add_up,
             renew_every_s=terms.lease_s / 3,
@@ -278,7 +281,10 @@ class Locks(Oversight):
         if terms.tell_all or (self._contended and not self._contended.keys().isdisjoint(names)):
             return None
         lease = leases.grant(self._store.now(), terms.lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None)
-        hold = Hold(id=self._new_id(), by=by, mode=mode, names=names, lease=lease, process=process, ttl_s=ttl_s)
+        on_behalf = process is not None and process is not self._process
+        hold = Hold(
+            id=self._new_id(), by=by, mode=mode, names=names, lease=lease, process=process, on_behalf=on_behalf, ttl_s=ttl_s
+        )
         lock = Lock(holds=(hold,))
         token = self._store.put_new(LOCKS, [(name, lock) for name in names])
         if token is None:
@@ -339,19 +345,22 @@ class Locks(Oversight):
 
     def _renew_kept(self, grants: list[Grant]) -> list[Grant]:
         """A sign of life for grants without a time to live; return those, of all, that are gone."""
+        lease_s = self._room.terms.lease_s
 
-        def body(turns: Turns) -> list[Grant]:
-            gone = []
-            for grant in grants:
-                hold = turns.find_hold(grant.id, grant.taken)
-                if hold is None:
-                    gone.append(grant)
-                elif grant.ttl_s is None and leases.due(hold.lease, turns.now, self._room.terms.lease_s):
+        def holds_of(table: Table) -> list[tuple[Grant, Hold | None]]:
+            return [(grant, table.find_hold(grant.id, grant.taken)) for grant in grants]
+
+        def renew(turns: Turns) -> None:
+            for grant, hold in holds_of(turns.table):
+                if hold is not None and grant.ttl_s is None and leases.due(hold.lease, turns.now, lease_s):
                     turns.renew(hold, None)
                     grant.untouched = False
-            return gone
 
-        return self._room.transact(body)
+        now = self._store.now()
+        found = self._room.read(holds_of)
+        if any(hold is not None and grant.ttl_s is None and leases.due(hold.lease, now, lease_s) for grant, hold in found):
+            self._room.transact(renew)
+        return [grant for grant, hold in found if hold is None]
 
     def _draft(
         self,

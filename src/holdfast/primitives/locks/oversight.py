@@ -34,7 +34,7 @@ class Oversight:
         For programs downstream that are shown a token with each write.
         """
         check_label(name, "resource")
-        self._begin()
+        self._lasting.begin(to_look=True)
         holds = lock_in(self._store.get(LOCKS, name)).holds
         now = self._store.now()
         if any(hold.token == token and not _over(hold, now) for hold in holds):
@@ -98,24 +98,24 @@ class Oversight:
     def status(self, name: str) -> LockStatus:
         """Who holds a resource and who waits for it."""
         check_label(name, "resource")
-        self._begin()
+        self._lasting.begin(to_look=True)
         return self._room.read(lambda table: status_of(table, name, self._store, self._processes))
 
     def list_held(self) -> list[LockStatus]:
         """The same of every resource that is held or waited for."""
-        self._begin()
+        self._lasting.begin(to_look=True)
         names = self._store.read(lambda tx: [row.key for row in tx.range(LOCKS)], scope=[LOCKS])
         return [status for name in names if (status := self.status(name)).holds or status.queue]
 
     def explain(self, name: str) -> Explanation:
         """Why a resource is not free: who holds it, what that one waits for in turn, who is in line, and what can be done."""
         check_label(name, "resource")
-        self._begin()
+        self._lasting.begin(to_look=True)
         return self._room.read(lambda table: explain(table, name, self._store, self._processes))
 
     def graph(self) -> Graph:
         """Who waits for whom, over all resources."""
-        self._begin()
+        self._lasting.begin(to_look=True)
         return self._store.read(lambda tx: graph_of(tx, self._store, self._processes), scope=SCOPE)
 
     def statistics(self) -> dict[str, LockStatistics]:
@@ -133,14 +133,14 @@ class Oversight:
         return hold
 
     def _by_token(self, token: int) -> Hold | None:
-        self._begin()
+        self._lasting.begin(to_look=True)
         rows = self._store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
         return next((hold for row in rows for hold in lock_in(row).holds if hold.token == token), None)
 
 
 def release(turns: Turns, hold_id: str, names: Sequence[str]) -> bool:
     """Release a grant if it is still in force."""
-    hold = turns.find_hold(hold_id, names)
+    hold = turns.table.find_hold(hold_id, names)
     if hold is not None:
         turns.release(hold)
     return hold is not None
@@ -148,7 +148,7 @@ def release(turns: Turns, hold_id: str, names: Sequence[str]) -> bool:
 
 def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None) -> tuple[Hold | None, Removed | None]:
     """Renew a grant; one whose asked-for time is over is gone, whether or not another has come for it."""
-    hold = turns.find_hold(hold_id, names)
+    hold = turns.table.find_hold(hold_id, names)
     if hold is None:
         return None, None
     if _over(hold, turns.now):

@@ -1,6 +1,7 @@
 """Pictures of the lock table for people: who holds, who waits, why, and what can be done about it. They change nothing."""
 
 import enum
+import shlex
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -205,7 +206,7 @@ def _blockages(table: Table, status: LockStatus, seen: _Seen) -> tuple[Blockage,
 
 
 def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
-    name = status.name
+    name = shlex.quote(status.name)
     if not status.holds:
         if status.queue:
             return [f"{name} is free, and those in line for it wait for something else of their set: see its queue"]
@@ -227,8 +228,8 @@ def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
         elif not any(blockage.by == hold.by for blockage in blockages):
             advice.append(f"{hold.by} is alive and waits for nothing here: look at what process {_pid(hold.process)} is doing")
     ends = [hold for blockage in blockages for hold in blockage.holds if not any(b.by == hold.by for b in blockages)]
-    for by in dict.fromkeys(hold.by for hold in ends):
-        advice.append(f"everything here waits for {by} in the end: look there first")
+    for by, pid in {hold.by: _pid(hold.process) for hold in ends}.items():
+        advice.append(f"everything here waits for {by} in the end (process {pid}): look there first")
     if any(not hold.reclaimable for hold in status.holds):
         advice.append(f'to take it away from its holder: holdfast locks kick {name} --why "..." (its token is then refused)')
     return advice

@@ -36,14 +36,16 @@ class Hold(Plain, frozen=True, kw_only=True):
     lease: Lease
     process: Holder | None
     """Whose death frees it; None: it lives by its lease alone."""
+    on_behalf: bool = False
+    """Another process asked for it, and looks after it."""
     ttl_s: float | None = None
     """The time to live that was asked for, which a renewal begins anew."""
     token: int = 0
     """0: the revision of the row, which nobody has touched since the grant. `lock_in` fills it in."""
 
-    def covers(self, mode: Mode) -> bool:
-        """Does this job need nothing more to have the resource in that mode?"""
-        return self.mode is Mode.EXCLUSIVE or mode is Mode.SHARED
+    def covers(self, by: str, mode: Mode) -> bool:
+        """Does a job need nothing more to have the resource in that mode?"""
+        return (self.mode is Mode.EXCLUSIVE or mode is Mode.SHARED) and within(by, self.by)
 
 
 class Lock(Record, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ def _queue_place(row: Request) -> Parts | None:
 
 
 def _job_place(row: Request) -> Parts | None:
-    return None if row.outcome or row.name != row.names[0] else (row.by, *row.place)
+    return None if row.outcome or row.name != row.names[0] else (root_of(row.by), *row.place)
 
 
 LOCKS = Space("locks", Lock, volatile=True)
@@ -150,6 +152,21 @@ def lock_in(row: Row[Lock] | None) -> Lock:
 
 
 FREE = Lock()
+
+
+def within(by: str, job: str) -> bool:
+    """Is `by` the job itself, or a part of it?"""
+    return by == job or (by.startswith(job) and by[len(job)] == PART)
+
+
+def root_of(by: str) -> str:
+    """The job that a part, of a part, is of in the end."""
+    end = by.find(PART, 1)
+    return by if end < 0 else by[:end]
+
+
+PART = "/"
+"""What stands between a job and its part."""
 
 
 def conflict(one: Mode, other: Mode) -> bool:

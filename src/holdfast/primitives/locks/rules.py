@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.limits import BACKFILL_MAX
-from holdfast.primitives.locks.record import Hold, Mode, Request, conflict
+from holdfast.primitives.locks.record import Hold, Mode, Request, conflict, within
 from holdfast.primitives.locks.table import Table
 
 
@@ -49,13 +49,13 @@ def held_against(table: Table, request: Request) -> list[Obstacle]:
         holds = table.lock(name).holds
         if holds and (request.look or not _covered(holds, request)):
             for hold in holds:
-                if hold.by != by and conflict(hold.mode, mode):
+                if conflict(hold.mode, mode) and not within(by, hold.by):
                     found.append(Obstacle(name, hold))
     return found
 
 
 def _covered(holds: tuple[Hold, ...], request: Request) -> bool:
-    return any(hold.by == request.by and hold.covers(request.mode) for hold in holds)
+    return any(hold.covers(request.by, request.mode) for hold in holds)
 
 
 def queued_against(table: Table, request: Request) -> Iterator[Request]:
@@ -69,7 +69,7 @@ def queued_against(table: Table, request: Request) -> Iterator[Request]:
         for other in table.queue(name):
             if other.place >= place:
                 break
-            if other.by != request.by and not other.look and conflict(other.mode, request.mode):
+            if not other.look and conflict(other.mode, request.mode) and not within(request.by, other.by):
                 yield other
 
 
@@ -103,7 +103,7 @@ def waits_for(table: Table, request: Request, by: str, known_not: set[str] | Non
             continue
         path.add(waiting.id)
         holders = {obstacle.hold.by for obstacle in held_against(table, waiting)}
-        if by in holders:
+        if any(within(by, holder) for holder in holders):
             return True
         for holder in holders:
             open_ones += table.of_job(holder)
@@ -134,7 +134,7 @@ def cycle(table: Table, request: Request) -> list[Step]:
         waiting = open_ones.popleft()
         for name, hold in held_against(table, waiting):
             step: Step | None = Step(waiting, name, hold)
-            if hold.by == request.by:
+            if within(request.by, hold.by):
                 steps = []
                 while step is not None:
                     steps.append(step)
@@ -160,7 +160,8 @@ def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request
         watched = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
         for hold in table.lock(name).holds:
             # An exclusive request before this one watches the holders, but for those of its own job.
-            if hold.by != request.by and conflict(hold.mode, request.mode) and (not watched or hold.by in watched):
+            theirs = conflict(hold.mode, request.mode) and not within(request.by, hold.by)
+            if theirs and (not watched or any(within(by, hold.by) for by in watched)):
                 holds[hold.id] = hold
     return list(holds.values()), list(requests.values())
 
@@ -168,7 +169,7 @@ def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request
 def _nearest(table: Table, request: Request, name: str) -> list[Request]:
     nearest: list[Request] = []
     for other in table.before(request, name):
-        if other.by == request.by or other.look or not conflict(other.mode, request.mode):
+        if within(request.by, other.by) or other.look or not conflict(other.mode, request.mode):
             continue
         if nearest and other.mode is Mode.EXCLUSIVE:
             break

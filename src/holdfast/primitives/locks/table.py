@@ -4,12 +4,12 @@ Decisions about a long queue mostly need its head, so queues are read in pages.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Request, lock_in, request_key
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Request, lock_in, request_key, root_of, within
 
 _FIRST_PAGE = 2
 _PAGE_MAX = 128
@@ -32,6 +32,14 @@ class Table:
         if found is None:
             found = self._locks[name] = lock_in(self._tx.get(LOCKS, name))
         return found
+
+    def find_hold(self, hold_id: str, names: Sequence[str]) -> Hold | None:
+        """A grant that is still in force."""
+        for name in names:
+            for hold in self.lock(name).holds:
+                if hold.id == hold_id:
+                    return hold
+        return None
 
     def request(self, request_id: str) -> Request | None:
         """A request that waits, or that was told something and has not read it yet."""
@@ -68,11 +76,12 @@ class Table:
             stop, page = found[-1].record.place, min(page * 4, _PAGE_MAX)
 
     def of_job(self, by: str) -> list[Request]:
-        """What a job waits for, in order."""
-        found = self._jobs.get(by)
+        """What a job and its parts wait for, in order."""
+        root = root_of(by)
+        found = self._jobs.get(root)
         if found is None:
-            found = self._jobs[by] = [self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (by,))]
-        return found
+            found = self._jobs[root] = [self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))]
+        return found if not found or root == by else [request for request in found if within(request.by, by)]
 
     def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Request]:
         """A stretch of a name's queue."""
@@ -121,7 +130,7 @@ class WritableTable(Table):
     def enqueue(self, request: Request) -> None:
         """Add a waiting request under each of its names."""
         self._requests[request.id] = request
-        self._jobs.pop(request.by, None)
+        self._jobs.pop(root_of(request.by), None)
         for key, row in request.rows():
             lock, last = self.lock(row.name), self.last(row.name)
             if not lock.waited or row.name in self._queues:
@@ -137,7 +146,7 @@ class WritableTable(Table):
     def dequeue(self, request: Request) -> None:
         """Remove a request under each of its names."""
         self._requests[request.id] = None
-        self._jobs.pop(request.by, None)
+        self._jobs.pop(root_of(request.by), None)
         for key, row in request.rows():
             self.tx.delete(LOCK_WAITS, key)
             self._queue(row.name).remove(request.id)
@@ -148,7 +157,7 @@ class WritableTable(Table):
         """Write what changed of a request that goes on waiting."""
         self.tx.put(LOCK_WAITS, request.key, replace(request, name=request.names[0]))
         self._requests[request.id] = request
-        self._jobs.pop(request.by, None)
+        self._jobs.pop(root_of(request.by), None)
         for name in request.names:
             self._lasts.pop(name, None)
             if name in self._queues:

@@ -16,7 +16,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of
+from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of, within
 from holdfast.primitives.locks.rules import Step
 from holdfast.primitives.locks.table import WritableTable
 
@@ -114,18 +114,10 @@ class Turns:
         own: dict[str, Hold] = {}
         for name in request.names:
             for hold in self.table.lock(name).holds:
-                if hold.by == request.by and hold.covers(request.mode):
+                if hold.covers(request.by, request.mode):
                     own[hold.id] = hold
                     break
         return list(own.values())
-
-    def find_hold(self, hold_id: str, names: Sequence[str]) -> Hold | None:
-        """A grant that is still in force."""
-        for name in names:
-            for hold in self.table.lock(name).holds:
-                if hold.id == hold_id:
-                    return hold
-        return None
 
     def release(self, hold: Hold) -> None:
         """A grant ends, by its holder's wish."""
@@ -143,6 +135,12 @@ class Turns:
             self._tell([name], "lock.released", by=hold.by, token=hold.token)
         return rest
 
+    def give(self, hold: Hold, process: Holder | None) -> Hold:
+        """A waiter that asked for another passes its grant on to that one."""
+        given = replace(hold, process=process)
+        self.table.rehold(given)
+        return given
+
     def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
         """A grant's lease goes on from now: by `ttl_s`, else by the time to live that it was given, else as any lease."""
         ttl_s = hold.ttl_s if ttl_s is None else ttl_s
@@ -156,8 +154,7 @@ class Turns:
         """A grant ends, whether or not its holder wishes; its process is told."""
         self.table.unhold(hold)
         self._tell(hold.names, kind, by=hold.by, token=hold.token, **data)
-        if hold.process is not None:
-            self._tx.notify(lost_topic(hold.process))
+        self._tx.notify(lost_topic(asker_of(hold.id)))
 
     def leave(self, request: Request, kind: str, **data: object) -> None:
         """A request gives up or is given up."""
@@ -173,10 +170,12 @@ class Turns:
         removed: list[Removed] = []
         for suspect in suspects:
             dead = suspect.liveness is Liveness.DEAD
-            hold = self.find_hold(suspect.id, suspect.names)
+            hold = self.table.find_hold(suspect.id, suspect.names)
             request = self.table.request(suspect.id) if hold is None else None
             if hold is not None and leases.reclaimable(hold.lease, suspect.liveness, self._tx.now):
-                self.take_away(hold, "lock.holder_died" if dead else "lock.lease_expired", process=shown(hold.process))
+                # A command that ended, and whose keeper had no time yet to release it, is no accident.
+                died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
+                self.take_away(hold, died if dead else "lock.lease_expired", process=shown(hold.process))
                 removed.append(Removed(hold.names, hold, dead))
             elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):
                 self.leave(request, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(request.process))
@@ -249,7 +248,9 @@ class Turns:
             mode=request.mode,
             names=names,
             lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),
-            process=request.holder,
+            # Whoever waited for another to hold it gives it to that one when it wakes, if it still does: see `give`.
+            process=request.process if waited else request.holder,
+            on_behalf=request.grantee is not None,
             ttl_s=request.ttl_s,
             token=token,
         )
@@ -293,7 +294,7 @@ class Turns:
         """Those that have the request just ahead of them: on each name the next that conflicts, and more while they share."""
         for name in request.names:
             for other in self.table.queue(name):
-                if other.place > request.place and other.by != request.by and conflict(other.mode, request.mode):
+                if other.place > request.place and conflict(other.mode, request.mode) and not within(other.by, request.by):
                     yield other
                     if other.mode is Mode.EXCLUSIVE:
                         break
@@ -309,7 +310,7 @@ class Turns:
         for other in self.table.queue(name):
             if other.place >= request.place:
                 return
-            if other.by != request.by and conflict(other.mode, request.mode):
+            if conflict(other.mode, request.mode) and not within(other.by, request.by):
                 self._tx.notify(other.address)
                 if other.mode is Mode.EXCLUSIVE and not other.look:
                     return
@@ -330,6 +331,11 @@ def shown(process: Holder | None) -> str:
     return "none" if process is None else f"{process.host_id[:12]}/{process.pid}"
 
 
-def lost_topic(process: Holder) -> str:
+def asker_of(request_id: str) -> str:
+    """The process that made a request, by what all ids of its requests begin with."""
+    return request_id.rpartition("-")[0]
+
+
+def lost_topic(asker: str) -> str:
     """What wakes a process to see which of its grants are gone."""
-    return f"locks.lost/{process.host_id}/{process.pid_ns}/{process.pid}/{process.start_ticks}"
+    return f"locks.lost/{asker}"

@@ -11,6 +11,7 @@ in itself, that the file's bound is that one. The bound only grows, so memory th
 
 import os
 from pathlib import Path
+from time import monotonic_ns
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
@@ -18,11 +19,16 @@ from holdfast.stores.sqlite.translate import opening_failed
 STRIDE = 1024
 """How far the bound is moved beyond the last revision given when the next would pass it."""
 
-_BYTES = 16
+_BYTES = 24
+
+_WANTED_MS = 20
+"""How long after somebody found the gate shut those that leave it give way. Long enough for the one who wants in to get the
+processor; where nobody does, giving way would only give it to strangers."""
 
 
 class SharedCounter:
-    """Two numbers that every process which maps the file sees at once. Used inside the gate."""
+    """Numbers that every process which maps the file sees at once: the last revision and the bound, which are used inside the
+    gate alone, and when somebody last found the gate shut, which is a hint."""
 
     def __init__(self, path: Path) -> None:
         # Most programs never open a volatile file.
@@ -55,7 +61,7 @@ class SharedCounter:
     def next(self, bound: int) -> int:
         """The next revision for whoever has just read the file's bound; one beyond the bound when there is none below it.
         It is not given before `give`."""
-        given, known = self._numbers
+        given, known = self._numbers[0], self._numbers[1]
         return given + 1 if known == bound and given < bound else bound + 1
 
     def give(self, last: int) -> None:
@@ -67,6 +73,14 @@ class SharedCounter:
         # In this order: killed in between, it counts for an old bound, which is never believed again.
         self._numbers[0] = last
         self._numbers[1] = bound
+
+    def want(self) -> None:
+        """Say that the gate is wanted. This clock is the same for all processes of a machine."""
+        self._numbers[2] = monotonic_ns() // 1_000_000
+
+    def wanted(self) -> bool:
+        """Did somebody find the gate shut a short while ago?"""
+        return 0 <= monotonic_ns() // 1_000_000 - self._numbers[2] <= _WANTED_MS
 
     def close(self) -> None:
         """Let go of the memory; others go on counting in it."""

@@ -188,7 +188,7 @@ class Database:
         lets in whoever runs next, which would mostly be the one that just left."""
         if durable and self._synced:
             self.settle(connection)
-        else:
+        elif self.gate.crowded():
             sched_yield()
 
     def settle(self, connection: Connection) -> None:

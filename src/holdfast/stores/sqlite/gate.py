@@ -27,8 +27,16 @@ _TASKS_A_TURN_MAX = 16
 _TRY = LOCK_EX | LOCK_NB
 
 
-class Closeable(Protocol):
-    """What can be closed."""
+class Beside(Protocol):
+    """Memory that all processes at the gate share."""
+
+    def want(self) -> None:
+        """Say that the gate is wanted."""
+        ...
+
+    def wanted(self) -> bool:
+        """Did somebody find the gate shut a short while ago?"""
+        ...
 
     def close(self) -> None:
         """Let go of everything."""
@@ -42,7 +50,7 @@ class Gate:
     in between, before a thread is set to wait for it: where turns are short, it is open again before a thread could be.
     """
 
-    def __init__(self, path: Path, beside: Closeable | None = None, *, tries: int = 1) -> None:
+    def __init__(self, path: Path, beside: Beside | None = None, *, tries: int = 1) -> None:
         self._path = path
         self._tries = tries
         self._beside = beside
@@ -77,9 +85,12 @@ class Gate:
                     if self._flock(_TRY):
                         self._worker = me
                         return work()
+                    if self._beside is not None:
+                        self._beside.want()
                     sched_yield()
             finally:
                 self._worker = 0
+                give_way = not sleepy and self.crowded()
                 try:
                     # Also after Ctrl-C in the middle of locking, when it is not known; unlocking twice is harmless.
                     flock(self._fd, LOCK_UN)
@@ -90,12 +101,20 @@ class Gate:
                     inside.release()
                     if self._closing:
                         self._left()
-                    if not sleepy:
+                    if give_way:
                         # flock lets in whoever runs next; without this that would mostly be the one that just left.
                         sched_yield()
         # Another process is inside.
         left_s = timeout_s - (monotonic() - began)
         return self._hired().run(lambda: self._do(work), left_s, lambda: self._late(timeout_s))
+
+    def crowded(self) -> bool:
+        """Should one who leaves give way? Always, where it is not known whether others wait."""
+        try:
+            return self._beside is None or self._beside.wanted()
+        except ValueError:
+            # The gate was closed meanwhile, and the memory with it.
+            return False
 
     def close(self) -> None:
         """Let nobody in any more. A thread that is inside stays alone there until it has left."""

@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.kernel.limits import LOCK_PRIORITY_MAX
+from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_PRIORITY_MAX
 from holdfast.primitives.locks import Mode
+from holdfast.primitives.locks.record import PART
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 JOB_VARIABLE = "HOLDFAST_LOCK_BY"
-"""What a command under `locks run` finds its job in, so that it is the same holder when it asks again."""
+"""What a command under `locks run` finds its job in; a `locks run` inside it is a part of that job."""
 
 
 def no_less_than_nothing(_: click.Context, parameter: click.Parameter, seconds: float | None) -> float | None:
@@ -43,8 +44,8 @@ priority_option = click.option(
 
 
 def by_option(words: str, *, required: bool = False) -> Callable[[F], F]:
-    """--by JOB, which a command under `locks run` need not say."""
-    return click.option("--by", metavar="JOB", envvar=JOB_VARIABLE, required=required, help=f"{words}  [{JOB_VARIABLE}]")
+    """--by JOB."""
+    return click.option("--by", metavar="JOB", required=required, help=words)
 
 
 mode_option = click.option(
@@ -88,5 +89,8 @@ def ttl_option(words: str) -> Callable[[F], F]:
 
 
 def own_job(verb: str) -> str:
-    """A job that nobody else is, for a command that was not told one."""
-    return f"{verb}-{os.getpid()}-{os.urandom(3).hex()}"
+    """A job that nobody else is, for a command that was not told one: under `locks run`, a part of that run's job."""
+    own = f"{verb}-{os.getpid()}-{os.urandom(3).hex()}"
+    around = os.environ.get(JOB_VARIABLE)
+    part = f"{around}{PART}{own}"
+    return part if around and len(part) <= LABEL_CHARS_MAX else own

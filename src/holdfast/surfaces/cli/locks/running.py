@@ -123,8 +123,8 @@ def run(
     keep the lock.
 
     The command finds HOLDFAST_LOCK_TOKEN, HOLDFAST_LOCK_NAMES (a line each) and HOLDFAST_LOCK_BY in its environment. By the
-    last, all that it starts is the same job, and a `locks run` inside it does not wait for what the job holds already. Parts
-    of it that must keep each other out need a --by of their own.
+    last, a `locks run` inside it is a part of the same job: it does not wait for what the job around it holds, and two of
+    them side by side keep each other out.
 
     Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4
     when the lock was lost or waiting would never end, 5 (or -E) when it could not be had in time.

@@ -1,0 +1,106 @@
+"""Commands under locks, for tests: each step waits for what the step before it made happen, and for no length of time."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.app import Holdfast, connect
+from holdfast.primitives.locks.record import within
+from tests.surfaces.command import ENTRY, CommandLine
+
+PATIENCE_S = 30.0
+HOLDING = ["sh", "-c", "echo $$; exec cat"]
+"""A command that tells its process id and lives until its input ends."""
+
+Process = subprocess.Popen[str]
+
+
+def trapping(signal_name: str, status: int = 42) -> list[str]:
+    """A command that says `up`, and for the signal `got`, and exits with a status."""
+    script = (
+        "import os, signal\n"
+        f"signal.signal(signal.{signal_name}, lambda *_: (os.write(1, b'got\\n'), os._exit({status})))\n"
+        "os.write(1, b'up\\n')\n"
+        "while True: signal.pause()"
+    )
+    return [sys.executable, "-c", script]
+
+
+class Bench(CommandLine):
+    """`holdfast` on a store of its own, and a look into that store."""
+
+    def __init__(self, folder: Path, hf: Holdfast, url: str) -> None:
+        super().__init__(folder, HOLDFAST_STORE=url)
+        self.hf = hf
+        self._started: list[Process] = []
+
+    def run(self, *words: str, **how: object) -> Process:
+        """Start `holdfast locks run WORDS`; its input is ours to end."""
+        process = self.start("locks", "run", *words, stdin=subprocess.PIPE, **how)
+        self._started.append(process)
+        return process
+
+    def hold(self, *words: str) -> tuple[Process, int]:
+        """Start a command that holds locks, and wait until it does; return it and the command's process id."""
+        process = self.run(*words, "--", *HOLDING)
+        return process, int(line(process))
+
+    def waiting(self, name: str, by: str) -> None:
+        """Wait until a job is in line for a resource."""
+        self.told("lock.waiting", name, by)
+
+    def told(self, kind: str, name: str, by: str) -> None:
+        """Wait until the journal tells of something, of a job or a part of it."""
+        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
+            for entry in batch.entries:
+                if (entry.kind, entry.subject) == (kind, name) and within(entry.data["by"], by):
+                    return
+        raise AssertionError(f"{by} is not told of by {kind} of {name}")
+
+    def free(self, name: str) -> bool:
+        status = self.hf.locks.status(name)
+        return not status.queue and all(hold.reclaimable for hold in status.holds)
+
+    def nothing_left(self) -> bool:
+        return self.hf.locks.list_held() == []
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Bench]:
+    url = f"sqlite:{folder}/state/store.sqlite"
+    with connect(url) as hf:
+        made = Bench(folder, hf, url)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def line(process: Process) -> str:
+    """The next line of output."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def remark(process: Process) -> str:
+    """The next line on standard error."""
+    assert process.stderr is not None
+    return process.stderr.readline().strip()
+
+
+def end(process: Process) -> tuple[int, str, str]:
+    """End a process's input, and with it a holding command; return its exit status and the rest of what it said."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def nested(*words: str) -> str:
+    """A line of shell that runs `holdfast WORDS`."""
+    return " ".join([*ENTRY, *words])

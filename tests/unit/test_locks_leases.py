@@ -1,0 +1,892 @@
+"""How a grant ends without its holder's wish: its time is over, its process is dead, an operator takes it away, a reboot."""
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.kernel.errors import Fenced, LeaseLost, LockTimeout, NotFound, StoreUnavailable
+from holdfast.kernel.limits import LOCK_LEASE_S, WAIT_RECHECK_S
+from holdfast.kernel.settings import LockSettings
+from holdfast.kernel.store import Listener, Store, Woken
+from holdfast.primitives.locks import Locks, waiting
+from holdfast.primitives.locks.lasting import LASTING_GRANTS
+from holdfast.primitives.locks.record import LOCK_WAITS
+from holdfast.primitives.locks.waiting import Ahead
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
+from tests.unit.test_locks import PATIENCE_S, STORES, Machine, Watches, World, lock_database, watches, world_of
+
+__all__ = ["lock_database", "watches"]
+
+INSTANT_S = 0.000_001
+"""The clock's finest step."""
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with world_of(request.param, tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world whose clock moves only when it is told to."""
+    with world_of(request.param, tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture(params=STORES)
+def unhurried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world with leases so long that nobody is woken by one."""
+    with world_of(request.param, tmp_path, request, LockSettings(lease_s=24 * 3600)) as made:
+        yield made
+
+
+# --- a time to live ---
+
+
+def test_a_grant_passes_on_at_the_instant_after_its_time_and_not_before(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(5)
+    assert timed.locks.try_acquire("a", by="other") is None
+    grant.check()
+    timed.clock.advance(INSTANT_S)
+    with pytest.raises(LeaseLost):
+        grant.check()
+    assert timed.locks.acquire("a", by="other", timeout_s=0).token > grant.token
+    assert not timed.locks.release(grant)
+    assert timed.holders("a") == ["other"]
+
+
+def test_whoever_waits_gets_it_when_its_time_is_over(timed: World) -> None:
+    timed.locks.acquire("a", by="job", ttl_s=5)
+    waiting = [timed.line_up("a", by=by) for by in ("next", "last")]
+    timed.clock.advance(5)
+    timed.nudge()
+    assert timed.holders("a") == ["job"]
+    timed.clock.advance(INSTANT_S)
+    timed.nudge()
+    timed.locks.release(waiting[0].result())
+    waiting[1].result()
+
+
+def test_a_waiter_wakes_by_itself_when_the_time_is_over(world: World) -> None:
+    world.locks.acquire("a", by="job", ttl_s=0.05)
+    # The stores whose clock stands still are told that it moved; nobody tells the waiter.
+    waiting = world.line_up("a", by="next")
+    world.clock.advance(1)
+    waiting.result()
+    assert [entry.kind for entry in world.told("lock.lease_expired")] == ["lock.lease_expired"]
+
+
+def test_the_time_begins_with_the_grant_and_not_with_the_wait(timed: World) -> None:
+    held = timed.locks.acquire("a", by="holder")
+    waiting = timed.line_up("a", by="job", ttl_s=5)
+    timed.clock.advance(100)
+    timed.locks.release(held)
+    grant = waiting.result()
+    timed.clock.advance(5)
+    grant.check()
+    assert timed.locks.try_acquire("a", by="other") is None
+
+
+def test_renewing_begins_the_time_anew(timed: World) -> None:
+    grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=5)
+    timed.clock.advance(5)
+    timed.locks.renew(grant)
+    timed.clock.advance(5)
+    grant.check()
+    timed.locks.renew(grant, ttl_s=60)
+    timed.clock.advance(60)
+    grant.check()
+    # The new length stays.
+    timed.locks.renew(grant)
+    timed.clock.advance(60)
+    for name in "ab":
+        assert timed.locks.try_acquire(name, by="other") is None
+    timed.clock.advance(INSTANT_S)
+    timed.locks.acquire(["a", "b"], by="other", timeout_s=0)
+
+
+def test_renewing_never_shortens(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=100)
+    timed.locks.renew(grant, ttl_s=1)
+    timed.clock.advance(100)
+    grant.check()
+
+
+def test_a_renewed_grant_can_be_released_and_waited_for(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.locks.renew(grant)
+    waiting = timed.line_up("a", by="next")
+    timed.locks.renew(grant)
+    assert timed.locks.release(grant)
+    timed.locks.release(waiting.result())
+    assert timed.rows() == []
+
+
+def test_renewing_after_the_time_is_a_loss_though_nobody_came(timed: World) -> None:
+    grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=5)
+    lost = grant.lost
+    timed.clock.advance(5 + INSTANT_S)
+    with pytest.raises(LeaseLost) as caught:
+        timed.locks.renew(grant)
+    assert caught.value.fields == {"names": ["a", "b"], "by": "job", "token": grant.token}
+    assert lost.is_set()
+    assert timed.rows() == []
+    for attempt in (lambda: timed.locks.renew(grant), grant.check):
+        with pytest.raises(LeaseLost):
+            attempt()
+    assert not timed.locks.release(grant)
+
+
+def test_a_late_renewal_hands_over_to_whoever_waits(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    waiting = timed.line_up("a", by="next")
+    timed.clock.advance(6)
+    with pytest.raises(LeaseLost):
+        timed.locks.renew(grant)
+    waiting.result()
+
+
+def test_a_job_that_asks_again_after_its_time_gets_a_grant_of_its_own(timed: World) -> None:
+    """What it held is not in force any more, so there is nothing to come back to."""
+    old = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(6)
+    new = timed.locks.acquire("a", by="job", ttl_s=5, timeout_s=0)
+    assert not new.reentered
+    assert new.token > old.token
+    new.check()
+    assert timed.locks.try_acquire("a", by="other") is None
+    assert not timed.locks.release(old)
+    assert timed.locks.release(new)
+    assert timed.rows() == []
+
+
+def test_an_overlap_with_what_is_over_takes_that_anew(timed: World) -> None:
+    timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(6)
+    grant = timed.locks.acquire(["a", "b"], by="job", timeout_s=0)
+    assert grant.taken == ("a", "b")
+    grant.check()
+    assert timed.locks.try_acquire("a", by="other") is None
+
+
+def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_for_held(timed: World) -> None:
+    """Either the whole set is in force when it is granted, or the job is told and holds nothing of it."""
+    timed.locks.acquire("a", by="job", ttl_s=5)
+    other = timed.locks.acquire("b", by="other")
+    waiting = timed.line_up(["a", "b"], by="job")
+    timed.clock.advance(6)
+    timed.locks.release(other)
+    try:
+        grant = waiting.result()
+    except LeaseLost:
+        assert timed.holders("b") == []
+    else:
+        grant.check()
+        assert timed.locks.try_acquire("a", by="third") is None
+
+
+def test_a_grant_renewed_with_a_time_has_that_time(timed: World) -> None:
+    """One that lived by its process lives by the time that it is given, or goes on to live by its process."""
+    grant = timed.locks.acquire("a", by="job")
+    timed.locks.renew(grant, ttl_s=5)
+    (hold,) = timed.locks.status("a").holds
+    timed.clock.advance(6)
+    assert hold.has_ttl == (timed.locks.try_acquire("a", by="other") is not None)
+    # Where it has no time to live, it must be kept alive in the background as before.
+    assert hold.has_ttl or grant.ttl_s is None
+
+
+def test_a_step_of_the_clock_back_shortens_no_lease(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(-3600)
+    timed.locks.renew(grant)
+    timed.clock.advance(3600 + 5)
+    grant.check()
+    assert timed.locks.try_acquire("a", by="other") is None
+
+
+def test_a_step_of_the_clock_forward_takes_nothing_from_the_living(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job")
+    timed.clock.advance(365 * 24 * 3600)
+    assert timed.locks.try_acquire("a", by="other") is None
+    grant.check()
+    timed.locks.renew(grant)
+    assert timed.locks.release(grant)
+
+
+# --- death ---
+
+
+def test_a_dead_holder_is_succeeded_without_waiting(world: World) -> None:
+    grant = world.process(2).acquire(["a", "b"], by="job")
+    world.machine.end(2)
+    # Not even a time limit of nothing is in the way.
+    next_one = world.locks.acquire("a", by="other", timeout_s=0)
+    assert next_one.token > grant.token
+    assert world.holders("b") == []
+    (entry,) = world.told("lock.holder_died")[:1]
+    assert entry.subject == "a"
+    assert entry.data["by"] == "job"
+    assert entry.data["names"] == ["a", "b"]
+
+
+def test_a_whole_line_of_the_dead_is_passed_without_waiting(world: World) -> None:
+    world.process(2).acquire("a", by="job")
+    for pid in (3, 4, 5):
+        world.leave_in_line("a", by=f"waiter{pid}", pid=pid)
+    for pid in (2, 3, 4, 5):
+        world.machine.end(pid)
+    grant = world.locks.acquire("a", by="other", timeout_s=0)
+    assert world.locks.release(grant)
+    assert world.rows() == []
+
+
+def test_whoever_waits_is_woken_by_the_death(unhurried: World) -> None:
+    unhurried.process(2).acquire("a", by="job")
+    waiting = unhurried.line_up("a", by="next")
+    unhurried.machine.end(2)
+    waiting.result()
+
+
+def test_a_dead_waiter_leaves_the_line(unhurried: World) -> None:
+    held = unhurried.locks.acquire("a", by="holder")
+    unhurried.leave_in_line("a", by="dead", pid=2)
+    behind = unhurried.line_up("a", by="behind")
+    assert [one.by for one in behind.ahead[-1]] == ["dead"]
+    unhurried.machine.end(2)
+    behind.until_told(2)
+    assert [one.by for one in behind.ahead[-1]] == ["holder"]
+    assert unhurried.queue("a") == ["behind"]
+    unhurried.locks.release(held)
+    behind.result()
+    assert {entry.data["by"] for entry in unhurried.told("lock.waiter_died")} == {"dead"}
+
+
+def test_a_sharer_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: World) -> None:
+    """The waiter is not first in line: a set of sharers is, which does not mind the one that came between."""
+    locks = unhurried.locks
+    locks.acquire("a", by="sharer", mode="shared")
+    locks.acquire("b", by="holder")
+    blocked = unhurried.line_up(["a", "b"], by="blocked", mode="shared")
+    alone = unhurried.line_up("a", by="alone")
+    unhurried.process(5).acquire("a", by="passing", mode="shared", timeout_s=0)
+    locks.free("a", by="sharer")
+    unhurried.machine.end(5)
+    locks.release(alone.result())
+    locks.free("b", by="holder")
+    blocked.result()
+
+
+def test_a_holder_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: World) -> None:
+    locks = unhurried.locks
+    locks.acquire("a", by="holder")
+    both = unhurried.line_up(["a", "b"], by="both")
+    unhurried.process(5).acquire("b", by="passing", timeout_s=0)
+    locks.free("a", by="holder")
+    unhurried.machine.end(5)
+    both.result()
+
+
+def test_another_process_with_the_same_pid_is_not_the_holder(world: World) -> None:
+    world.process(2).acquire("a", by="job")
+    world.machine.end(2)
+    world.process(2)
+    world.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_a_holder_that_cannot_be_seen_is_believed_for_its_lease(timed: World) -> None:
+    far = timed.process(2, Machine("host-2"))
+    grant = far.acquire("a", by="job")
+    # From here on it renews only when it is told to.
+    far.close()
+    timed.clock.advance(LOCK_LEASE_S)
+    assert timed.locks.try_acquire("a", by="other") is None
+    far.renew(grant)
+    timed.clock.advance(LOCK_LEASE_S)
+    assert timed.locks.try_acquire("a", by="other") is None
+    timed.clock.advance(INSTANT_S)
+    timed.locks.acquire("a", by="other", timeout_s=0)
+    with pytest.raises(LeaseLost):
+        far.renew(grant)
+
+
+def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) -> None:
+    held = timed.locks.acquire("a", by="holder")
+    far = timed.line_up("a", by="far", locks=timed.process(2, Machine("host-2")))
+    addresses = timed.addresses()
+    timed.clock.advance(LOCK_LEASE_S + INSTANT_S)
+    near = timed.line_up("a", by="near")
+    near.until_told(2)
+    assert timed.queue("a") == ["near"]
+    # It was still there after all; it learns that it is out of the line when it looks.
+    timed.nudge(addresses)
+    with pytest.raises(LeaseLost):
+        far.result()
+    timed.locks.release(held)
+    near.result()
+    assert {entry.data["by"] for entry in timed.told("lock.waiter_expired")} == {"far"}
+
+
+def test_a_job_whose_process_died_gets_a_grant_of_its_own_in_the_next(world: World) -> None:
+    """The next process of the job must not build on a grant that anybody may take away from the dead one."""
+    old = world.process(2).acquire("a", by="job")
+    world.machine.end(2)
+    new = world.process(3).acquire("a", by="job", timeout_s=0)
+    assert not new.reentered
+    assert new.token > old.token
+    assert world.locks.try_acquire("a", by="other") is None
+    assert new.release()
+    assert world.rows() == []
+
+
+def test_an_overlap_with_what_the_dead_held_takes_that_anew(world: World) -> None:
+    world.process(2).acquire("a", by="job")
+    world.machine.end(2)
+    grant = world.process(3).acquire(["a", "b"], by="job", timeout_s=0)
+    assert grant.taken == ("a", "b")
+    assert world.locks.try_acquire("a", by="other") is None
+    grant.check()
+
+
+def test_a_part_whose_process_died_while_the_rest_was_waited_for_is_not_taken_for_held(world: World) -> None:
+    """One process of the job holds `a`, another asks for both, and the first dies meanwhile."""
+    world.process(2).acquire("a", by="job")
+    other = world.locks.acquire("b", by="other")
+    waiting = world.line_up(["a", "b"], by="job", locks=world.process(3))
+    world.machine.end(2)
+    world.locks.release(other)
+    try:
+        waiting.result()
+    except LeaseLost:
+        assert world.holders("b") == []
+    else:
+        assert world.locks.try_acquire("a", by="third") is None
+
+
+def test_a_grant_for_another_process_lives_and_dies_with_that_one(world: World) -> None:
+    seat = world.machine.begin(9)
+    asking = world.process(2)
+    grant = asking.acquire("a", by="job", process=seat.current())
+    world.machine.end(2)
+    assert world.locks.try_acquire("a", by="other") is None
+    grant.check()
+    world.machine.end(9)
+    world.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_a_grant_that_no_process_holds_lives_by_its_time_alone(timed: World) -> None:
+    asking = timed.process(2)
+    grant = asking.acquire("a", by="job", ttl_s=60, process=None)
+    timed.machine.end(2)
+    timed.clock.advance(60)
+    assert timed.locks.try_acquire("a", by="other") is None
+    timed.locks.check_token("a", grant.token)
+    timed.clock.advance(INSTANT_S)
+    timed.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_a_waiter_that_died_when_it_was_granted_is_succeeded(world: World) -> None:
+    held = world.locks.acquire("a", by="holder")
+    dying = world.process(2)
+    next_ones = []
+
+    def meanwhile(_: Sequence[Ahead]) -> None:
+        if not held.gone:
+            next_ones.append(world.line_up("a", by="next"))
+            world.locks.release(held)
+            assert world.holders("a") == ["dying"]
+            world.machine.end(2)
+            next_ones[0].result().check()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dying.acquire("a", by="dying", on_wait=meanwhile)
+    assert world.holders("a") == ["next"]
+
+
+# --- waiting without looking all the time ---
+
+
+class Asleep:
+    """A store on which a sleep passes at once: the clock moves by as much instead. Counts what a waiter does meanwhile, and
+    sees to it that nobody in line is without a sign of life for so long that others need not believe in it."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self._store = store
+        self._clock = clock
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens during each sleep."""
+        self.slept_s = 0.0
+        self.sleeps = 0
+        self.transactions = 0
+        self.down = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def transact(self, *arguments: Any, **more: Any) -> Any:
+        self._answer()
+        self.transactions += 1
+        return self._store.transact(*arguments, **more)
+
+    def read(self, *arguments: Any, **more: Any) -> Any:
+        self._answer()
+        return self._store.read(*arguments, **more)
+
+    def get(self, *arguments: Any, **more: Any) -> Any:
+        self._answer()
+        return self._store.get(*arguments, **more)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise StoreUnavailable("it does not answer", outcome="none")
+
+    def listen(self, topics: Sequence[str] = ()) -> Listener:
+        return _Ears(self, self._store.listen(topics))
+
+    def sleep(self, ears: Listener, timeout_s: float | None, also: Sequence[int]) -> Woken:
+        self.sleeps += 1
+        assert self.sleeps < 10_000, f"it woke {self.sleeps} times in {self.slept_s} s"
+        self.meanwhile()
+        woken = ears.wait(0, also=also)
+        if not woken.notified and not woken.ready:
+            slept_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, INSTANT_S), WAIT_RECHECK_S)
+            self.slept_s += slept_s
+            self._clock.advance(slept_s)
+            if not self.down:
+                requests = [row.record for row in self._store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])]
+                # Of a set, only the first row is kept up to date.
+                first = [request for request in requests if request.name == request.names[0]]
+                late = [request.by for request in first if not request.lease.fresh(self._clock.now())]
+                assert not late, f"no sign of life after {self.slept_s} s: {late}"
+        return woken
+
+
+class _Ears:
+    def __init__(self, asleep: Asleep, inner: Listener) -> None:
+        self._asleep = asleep
+        self._inner = inner
+        self.address = inner.address
+
+    def __enter__(self) -> "_Ears":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+    def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
+        return self._asleep.sleep(self._inner, timeout_s, also)
+
+
+@pytest.fixture
+def asleep(timed: World, monkeypatch: pytest.MonkeyPatch) -> Asleep:
+    made = Asleep(timed.store, timed.clock)
+    # A time limit is of the process's own clock; here that is the sum of its sleeps.
+    monkeypatch.setattr(waiting, "time", types.SimpleNamespace(monotonic=lambda: made.slept_s))
+    return made
+
+
+def sleeper(timed: World, asleep: Asleep) -> Locks:
+    """The locks of a process that sleeps on that store."""
+    return Locks(asleep, timed.journal, timed.machine.begin(50))  # type: ignore[arg-type]
+
+
+WAIT_S = 300.0
+LOOKS_MAX = WAIT_S / WAIT_RECHECK_S + 5 * WAIT_S / LOCK_LEASE_S
+"""A look every WAIT_RECHECK_S, and a few for each lease, of its own and of whoever is ahead."""
+
+
+def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asleep: Asleep) -> None:
+    timed.locks.acquire("a", by="holder")
+    with pytest.raises(LockTimeout):
+        sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S)
+    assert asleep.sleeps <= LOOKS_MAX
+    # To ask, to give up, and a sign of life in between.
+    assert asleep.transactions <= 5 + 3 * WAIT_S / LOCK_LEASE_S
+
+
+def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
+    """The holder cannot be seen and renews its lease in time, many times over: each time is one look, not many."""
+    far = timed.process(2, Machine("host-2"))
+    grant = far.acquire("a", by="far")
+    asleep.meanwhile = lambda: far.renew(grant)
+    told = []
+    with pytest.raises(LockTimeout):
+        sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S, on_wait=told.append)
+    grant.check()
+    # Who is ahead has not changed, so there was nothing more to tell.
+    assert len(told) == 1
+    assert asleep.sleeps <= LOOKS_MAX
+    assert asleep.transactions <= 5 + 6 * WAIT_S / LOCK_LEASE_S
+
+
+def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(timed: World, asleep: Asleep) -> None:
+    """Another comes to be just ahead of it again and again, each time before its next sign would be due."""
+    locks = timed.locks
+    locks.acquire("a", by="urgent0")
+    pids = count(100)
+    acted_s = 0.0
+
+    def next_one() -> None:
+        nonlocal acted_s
+        if asleep.slept_s > acted_s:
+            acted_s = asleep.slept_s
+            pid = next(pids)
+            timed.leave_in_line("a", by=f"urgent{pid}", pid=pid, priority=500)
+            (hold,) = locks.status("a").holds
+            locks.free("a", by=hold.by)
+
+    asleep.meanwhile = next_one
+    with pytest.raises(LockTimeout):
+        sleeper(timed, asleep).acquire("a", by="patient", timeout_s=4 * LOCK_LEASE_S, priority=-500)
+
+
+def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(timed: World, asleep: Asleep) -> None:
+    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies."""
+    timed.process(2).acquire("a", by="holder")
+    timed.locks.acquire("b", by="other")
+
+    def out_of_order() -> None:
+        asleep.down = LOCK_LEASE_S < asleep.slept_s < 2 * LOCK_LEASE_S
+        if asleep.down and timed.machine.sight(2):
+            timed.machine.end(2)
+
+    asleep.meanwhile = out_of_order
+    with pytest.raises(LockTimeout, match="other"):
+        sleeper(timed, asleep).acquire(["a", "b"], by="job", timeout_s=WAIT_S)
+    assert timed.holders("a") == []
+
+
+def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
+    """Another was quicker to take over from the dead, and this one still waits for something else."""
+    timed.process(2).acquire(["a", "b"], by="dead")
+    timed.locks.acquire("c", by="holder")
+
+    def meanwhile(ahead: Sequence[Ahead]) -> None:
+        if "dead" in {one.by for one in ahead}:
+            timed.machine.end(2)
+            timed.locks.acquire("b", by="quicker", timeout_s=0)
+
+    with pytest.raises(LockTimeout, match="holder"):
+        sleeper(timed, asleep).acquire(["a", "c"], by="job", timeout_s=WAIT_S, on_wait=meanwhile)
+    assert asleep.sleeps <= LOOKS_MAX
+
+
+def test_whoever_sees_the_dead_taken_away_by_another_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
+    """The same while it sleeps with a descriptor on the dead, which stays readable."""
+    timed.process(2).acquire(["a", "b"], by="dead")
+    timed.locks.acquire("c", by="holder")
+
+    def die_once() -> None:
+        asleep.meanwhile = lambda: None
+        timed.machine.end(2)
+        timed.locks.acquire("b", by="quicker", timeout_s=0)
+
+    asleep.meanwhile = die_once
+    with pytest.raises(LockTimeout, match="holder"):
+        sleeper(timed, asleep).acquire(["a", "c"], by="job", timeout_s=WAIT_S)
+    assert asleep.sleeps <= LOOKS_MAX
+
+
+def test_a_look_that_another_answered_ends_at_once(timed: World, asleep: Asleep) -> None:
+    """The next in line takes over from the dead, and tells the look that it was free; the look sees the death as well."""
+    timed.process(2).acquire("a", by="dead")
+
+    def die_once() -> None:
+        asleep.meanwhile = lambda: None
+        timed.machine.end(2)
+        timed.locks.acquire("a", by="quicker", timeout_s=0)
+
+    asleep.meanwhile = die_once
+    # Whether it saw the moment between is not promised where the one that takes over never stood in line.
+    answer = sleeper(timed, asleep).wait("a", by="job", timeout_s=WAIT_S)
+    assert asleep.sleeps <= LOOKS_MAX
+    assert answer or timed.holders("a") == ["quicker"]
+
+
+# --- tokens ---
+
+
+def test_a_token_is_in_force_as_long_as_its_grant(world: World) -> None:
+    locks = world.locks
+    one, two = (locks.acquire("a", by=by, mode="shared") for by in ("one", "two"))
+    for grant in (one, two):
+        locks.check_token("a", grant.token)
+    with pytest.raises(Fenced):
+        locks.check_token("b", one.token)
+    locks.release(one)
+    locks.check_token("a", two.token)
+    with pytest.raises(Fenced) as caught:
+        locks.check_token("a", one.token)
+    assert caught.value.fields == {"resource": "a", "token": one.token, "current": [two.token]}
+    assert f"token {one.token} is not in force on a: it is held with token {two.token}" in caught.value.message
+    locks.release(two)
+    with pytest.raises(Fenced, match="nobody holds it"):
+        locks.check_token("a", two.token)
+
+
+def test_tokens_of_one_resource_only_grow(world: World) -> None:
+    locks = world.locks
+    tokens = []
+    for number in range(3):
+        quick = locks.acquire("a", by="quick")
+        waiting = world.line_up("a", by="slow")
+        locks.release(quick)
+        slow = waiting.result()
+        tokens += [quick.token, slow.token]
+        locks.release(slow)
+        world.process(10 + number).acquire("a", by="dead")
+        world.machine.end(10 + number)
+        after = locks.acquire("a", by="after", timeout_s=0)
+        tokens.append(after.token)
+        locks.release(after)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_token_in_force_stays_what_it_is_while_others_come_and_go(world: World, watches: Watches) -> None:
+    grant = world.locks.acquire("a", by="job")
+    world.locks.try_acquire("a", by="one")
+    with pytest.raises(LockTimeout):
+        world.locks.acquire("a", by="two", on_wait=lambda _: watches.run_out())
+    world.locks.renew(grant)
+    world.locks.check_token("a", grant.token)
+    assert [hold.token for hold in world.locks.status("a").holds] == [grant.token]
+    assert world.locks.release(grant)
+
+
+def test_a_grant_can_be_released_and_renewed_by_its_token(timed: World) -> None:
+    locks = timed.locks
+    token = locks.acquire(["a", "b"], by="job", ttl_s=5, process=None).token
+    hold = timed.process(2).renew_token(token, 60)
+    assert hold.names == ("a", "b")
+    assert hold.lease.expires_at == timed.clock.now() + timedelta(seconds=60)
+    waiting = timed.line_up("b", by="next")
+    assert timed.process(3).release_token(token)
+    waiting.result()
+    assert not locks.release_token(token)
+    with pytest.raises(LeaseLost) as caught:
+        locks.renew_token(token)
+    assert caught.value.fields == {"token": token}
+    assert timed.holders("a") == []
+
+
+def test_renewing_by_a_token_whose_time_is_over_is_a_loss(timed: World) -> None:
+    token = timed.locks.acquire("a", by="job", ttl_s=5, process=None).token
+    timed.clock.advance(6)
+    with pytest.raises(LeaseLost):
+        timed.locks.renew_token(token)
+    assert timed.rows() == []
+
+
+# --- kicked ---
+
+
+def test_a_kick_is_journalled_with_who_and_why_and_the_holder_is_told(world: World) -> None:
+    locks = world.locks
+    grant = world.process(2).acquire(["a", "b"], by="job")
+    lost = grant.lost
+    waiting = world.line_up("b", by="next")
+    assert [(hold.by, hold.names) for hold in locks.kick("a", why="it hangs")] == [("job", ("a", "b"))]
+    waiting.result()
+    entries = world.told("lock.kicked")
+    assert [(entry.subject, entry.actor) for entry in entries] == [("a", "tester"), ("b", "tester")]
+    assert entries[0].data == {"by": "job", "token": grant.token, "why": "it hangs", "names": ["a", "b"]}
+    assert lost.wait(PATIENCE_S)
+    with pytest.raises(LeaseLost, match=r"holdfast log --subject a"):
+        grant.check()
+    with pytest.raises(LeaseLost):
+        locks.renew(grant)
+    with pytest.raises(Fenced):
+        locks.check_token("a", grant.token)
+    assert not grant.release()
+    assert world.holders("b") == ["next"]
+
+
+def test_one_of_several_sharers_can_be_kicked(world: World) -> None:
+    locks = world.locks
+    grants = [locks.acquire("a", by=f"s{number}", mode="shared") for number in range(3)]
+    assert [hold.by for hold in locks.kick("a", why="enough", by="s1")] == ["s1"]
+    assert world.holders("a") == ["s0", "s2"]
+    grants[0].check()
+    with pytest.raises(LeaseLost):
+        grants[1].check()
+    assert len(locks.kick("a", why="all of you")) == 2
+    assert world.rows() == []
+
+
+def test_kicking_what_nobody_holds_says_so(world: World) -> None:
+    with pytest.raises(NotFound, match="nobody holds a"):
+        world.locks.kick("a", why="to see")
+    world.locks.acquire("a", by="job")
+    with pytest.raises(NotFound, match="job other does not hold a"):
+        world.locks.kick("a", why="to see", by="other")
+    assert world.holders("a") == ["job"]
+    assert world.told() == []
+
+
+def test_the_event_of_a_loss_can_be_asked_for_afterwards(world: World) -> None:
+    grant = world.locks.acquire("a", by="job")
+    world.locks.kick("a", why="to see")
+    with pytest.raises(LeaseLost):
+        grant.check()
+    assert grant.lost.is_set()
+
+
+def test_a_release_sets_no_event_of_a_loss(world: World) -> None:
+    grant = world.locks.acquire("a", by="job")
+    lost = grant.lost
+    assert grant.release()
+    assert not lost.is_set()
+
+
+def test_a_grant_taken_away_before_its_waiter_woke_is_told_to_it(world: World) -> None:
+    locks = world.locks
+    held = locks.acquire("a", by="holder")
+
+    def meanwhile(_: Sequence[Ahead]) -> None:
+        locks.release(held)
+        locks.kick("a", why="to see")
+
+    with pytest.raises(LeaseLost, match="taken away before this process could wake"):
+        locks.acquire("a", by="job", on_wait=meanwhile)
+    assert world.rows() == []
+
+
+# --- a reboot ---
+
+
+class Boots:
+    """One SQLite store, over several boots of its machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self._path = folder / "store.sqlite"
+        self._boots = 0
+        self.world = self._boot()
+
+    def _boot(self) -> World:
+        self._boots += 1
+        store = SqliteStore(self._path, boot_id=f"boot-{self._boots}", clock=self.clock)
+        return World(store, self.clock)
+
+    def reboot(self) -> World:
+        """End all processes and begin anew."""
+        self.world.close()
+        self.world = self._boot()
+        return self.world
+
+    def kept(self) -> int:
+        """How many durable copies there are."""
+        return self.world.store.read(lambda tx: tx.count(LASTING_GRANTS), scope=[LASTING_GRANTS])
+
+    def close(self) -> None:
+        self.world.close()
+
+
+@pytest.fixture
+def boots(tmp_path: Path) -> Iterator[Boots]:
+    with closing(Boots(tmp_path)) as made:
+        yield made
+
+
+def test_grants_of_no_process_outlive_a_reboot_and_keep_their_tokens(boots: Boots) -> None:
+    before = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
+    boots.world.locks.acquire("c", by="program", ttl_s=3600)
+    boots.world.locks.acquire("d", by="program")
+    boots.clock.advance(60)
+    after = boots.reboot()
+    assert [after.holders(name) for name in "abcd"] == [["person"], ["person"], [], []]
+    after.locks.check_token("a", before.token)
+    assert after.locks.try_acquire("b", by="other") is None
+    # The time goes on as before.
+    boots.clock.advance(3540)
+    after.locks.check_token("b", before.token)
+    boots.clock.advance(INSTANT_S)
+    assert after.locks.acquire(["a", "b"], by="other", timeout_s=0).token > before.token
+
+
+def test_grants_whose_time_was_over_do_not_come_back(boots: Boots) -> None:
+    boots.world.locks.acquire("a", by="person", ttl_s=10, process=None)
+    boots.clock.advance(11)
+    world = boots.reboot()
+    assert world.rows() == []
+    world.locks.acquire("a", by="other", timeout_s=0)
+    assert boots.kept() == 0
+
+
+@pytest.mark.parametrize("how", ["release", "token", "free", "kick"])
+def test_grants_that_were_let_go_do_not_come_back(boots: Boots, how: str) -> None:
+    locks = boots.world.locks
+    grant = locks.acquire("a", by="person", ttl_s=3600, process=None)
+    ended: dict[str, Callable[[], object]] = {
+        "release": lambda: locks.release(grant),
+        "token": lambda: locks.release_token(grant.token),
+        "free": lambda: locks.free("a", by="person"),
+        "kick": lambda: locks.kick("a", why="to see"),
+    }
+    assert ended[how]()
+    assert boots.kept() == 0
+    assert boots.reboot().holders("a") == []
+
+
+def test_a_part_that_was_let_go_does_not_come_back(boots: Boots) -> None:
+    grant = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
+    assert boots.world.locks.free("a", by="person") == ("a",)
+    world = boots.reboot()
+    assert world.holders("a") == []
+    assert world.holders("b") == ["person"]
+    world.locks.check_token("b", grant.token)
+
+
+def test_a_renewed_time_outlives_a_reboot_too(boots: Boots) -> None:
+    grant = boots.world.locks.acquire("a", by="person", ttl_s=10, process=None)
+    boots.world.locks.renew(grant, 100)
+    boots.clock.advance(50)
+    world = boots.reboot()
+    world.locks.check_token("a", grant.token)
+    world.locks.renew_token(grant.token, 200)
+    boots.clock.advance(150)
+    boots.reboot().locks.check_token("a", grant.token)
+
+
+def test_a_grant_that_was_waited_for_outlives_a_reboot_too(boots: Boots) -> None:
+    held = boots.world.locks.acquire("a", by="holder")
+    waiting = boots.world.line_up("a", by="person", ttl_s=3600, process=None)
+    boots.world.locks.release(held)
+    grant = waiting.result()
+    boots.reboot().locks.check_token("a", grant.token)
+
+
+def test_what_came_back_can_be_released_waited_for_and_told_of(boots: Boots) -> None:
+    grant = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
+    world = boots.reboot()
+    waiting = world.line_up("a", by="next")
+    assert world.locks.status("a").holds[0].token == grant.token
+    assert world.locks.release_token(grant.token)
+    waiting.result()
+    assert world.holders("b") == []
+    assert boots.reboot().rows() == []
+
+
+def test_what_is_over_leaves_no_durable_copy(boots: Boots) -> None:
+    """A machine may run for years between two boots."""
+    for number in range(3):
+        boots.world.locks.acquire("a", by=f"person{number}", ttl_s=10, process=None, timeout_s=0)
+        boots.clock.advance(11)
+    assert boots.kept() <= 1
+
+
+def test_a_second_process_of_the_same_boot_brings_nothing_back(boots: Boots) -> None:
+    grant = boots.world.locks.acquire("a", by="person", ttl_s=3600, process=None)
+    world = boots.reboot()
+    assert world.locks.release_token(grant.token)
+    assert world.process(2).status("a").holds == ()
