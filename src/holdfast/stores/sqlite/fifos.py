@@ -19,6 +19,7 @@ from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener, check_topics, drain
 
 _POOL_MAX = 8
+_TOPIC = "t-"
 _UNFINISHED = "new-"
 _UNFINISHED_S = 60.0
 _ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
@@ -107,16 +108,24 @@ class Fifos:
     def _sweep(self) -> None:
         """Remove what listeners left behind that were killed: a FIFO that nobody has open takes no writer."""
         for name in os.listdir(self._folder):
-            if _ADDRESS.match(f"@{name}") and (fd := self._reach(self._folder / name)) is not None:
-                os.close(fd)
+            if _ADDRESS.match(f"@{name}"):
+                self._sweep_one(self._folder / name)
+            elif name.startswith(_TOPIC):
+                with contextlib.suppress(OSError):
+                    for link in os.listdir(self._folder / name):
+                        self._sweep_one(self._folder / name / link)
             elif name.startswith(_UNFINISHED):
                 with contextlib.suppress(OSError):
                     if time.time() - os.stat(self._folder / name).st_ctime > _UNFINISHED_S:
                         os.unlink(self._folder / name)
 
+    def _sweep_one(self, path: Path) -> None:
+        if (fd := self._reach(path)) is not None:
+            os.close(fd)
+
     def _topic_folder(self, topic: str) -> str:
         # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
-        return f"{self._folder}/t-{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
+        return f"{self._folder}/{_TOPIC}{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
 
     def _link(self, name: str, link: Path) -> None:
         while True:
