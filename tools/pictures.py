@@ -12,10 +12,14 @@ STYLE = """
   .ground { fill: #ffffff }
   .room { fill: #eef3f8; stroke: #7d93ab; rx: 6 }
   .core { fill: #dfeadf; stroke: #7a9a7a; rx: 6 }
+  .told { fill: #f8e6e2; stroke: #b3614f; rx: 6 }
   .way { stroke: #4a5766; fill: none; marker-end: url(#tip) }
+  .wait { stroke-dasharray: 5 4 }
+  .never { stroke: #b3614f }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6ebf1 } .small { fill: #aab6c3 } .ground { fill: #14181d }
     .room { fill: #222c37; stroke: #5e748c } .core { fill: #243226; stroke: #5f7f5f } .way { stroke: #aab6c3 }
+    .told { fill: #3a2420; stroke: #a8604f } .never { stroke: #c9796a }
   }
 """
 
@@ -32,9 +36,22 @@ def box(x: int, y: int, width: int, height: int, name: str, words: str, kind: st
     )
 
 
-def way(points: str) -> str:
+def bar(x: int, y: int, width: int, words: str, kind: str = "room") -> str:
+    """A span of time in somebody's lane."""
+    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="34"/>' + says(x + 10, y + 22, words)
+
+
+def says(x: int, y: int, words: str, kind: str = "small", anchor: str = "start") -> str:
+    """Words at a place, a line each."""
+    return "".join(
+        f'<text class="{kind}" x="{x}" y="{y + 17 * number}" text-anchor="{anchor}">{escape(line)}</text>'
+        for number, line in enumerate(words.split("\n"))
+    )
+
+
+def way(points: str, kind: str = "") -> str:
     """An arrow."""
-    return f'<path class="way" d="{points}"/>'
+    return f'<path class="way {kind}" d="{points}"/>' if kind else f'<path class="way" d="{points}"/>'
 
 
 def picture(width: int, height: int, title: str, *parts: str) -> str:
@@ -60,7 +77,7 @@ def architecture() -> str:
         box(266, 192, 226, 84, "adapters", "procfs, and later tmux, mqtt, ...\none file a product"),
         box(512, 192, 228, 84, "views", "read-only pictures\nacross domains"),
         box(266, 296, 474, 66, "domains", "jobs, and later agents · gateway · network · workflows: never meet"),
-        box(266, 382, 474, 60, "primitives", "journal, and later locks · holds · queue", "core"),
+        box(266, 382, 474, 60, "primitives", "journal · locks · holds · keeper, and later queue", "core"),
         box(20, 462, 720, 48, "kernel", "", "core"),
         '<text class="small" x="92" y="484">'
         "names · holder · lease · token · codec · errors · limits · settings · the store port</text>",
@@ -95,11 +112,126 @@ def group_commit() -> str:
     )
 
 
+def hand_over() -> str:
+    """A release decides who is next and wakes just that one."""
+    return picture(
+        760,
+        262,
+        "Hand-over: the release of job-1 makes job-2 the holder in its own transaction and wakes it; job-3 sleeps on",
+        says(20, 42, "job-1", "name"),
+        says(20, 152, "job-2", "name"),
+        says(20, 208, "job-3", "name"),
+        bar(90, 20, 210, "holds router-1", "core"),
+        box(316, 20, 210, 90, "release", "one transaction:\njob-1 out, job-2 in;\njob-3 is first in line now"),
+        bar(90, 130, 436, "asleep, first in line"),
+        bar(550, 130, 190, "holds router-1", "core"),
+        bar(90, 186, 650, "asleep, second in line; wakes when it is its turn, or when job-2 dies"),
+        way("M300 37 L314 37"),
+        way("M526 65 L570 65 L570 128"),
+        says(580, 86, "one wake-up,\nafter the commit"),
+        says(90, 244, "There is no moment at which router-1 is free, so no third job can take it in between."),
+    )
+
+
+def backfill() -> str:
+    """Small requests pass a set that cannot go yet, a bounded number of times."""
+    small = [(160, "job-3"), (240, "job-4"), (320, "job-5"), (400, "job-6")]
+    return picture(
+        760,
+        262,
+        "Backfill: while a set waits for router-1, four later requests for router-2 pass it; the fifth waits behind it",
+        says(20, 42, "router-1", "name"),
+        says(20, 98, "router-2", "name"),
+        bar(100, 20, 480, "job-1 holds it", "core"),
+        *(bar(x, 76, 72, by, "core") for x, by in small),
+        says(484, 98, "kept for job-2"),
+        '<rect class="core" x="588" y="20" width="152" height="90"/>',
+        says(664, 70, "job-2 has both", anchor="middle"),
+        way("M148 160 L148 112", "wait"),
+        way("M148 110 L148 56", "wait"),
+        says(100, 178, "job-2 asks for both,\nand waits for router-1"),
+        way("M520 160 L520 112", "wait"),
+        says(400, 178, "job-7 asks for router-2. Four later ones have\npassed job-2 by now, so it waits behind it"),
+        says(
+            100,
+            230,
+            "Without the bound, small requests could keep job-2 waiting for ever.\n"
+            "Without backfill, router-2 would stand idle.",
+        ),
+    )
+
+
+def deadlock() -> str:
+    """A cycle of holds, and who is told of it."""
+    return picture(
+        760,
+        286,
+        "A deadlock: job-1 holds router-1 and waits for router-2; job-2 holds router-2 and asks for router-1, and is told",
+        box(30, 106, 170, 66, "job-1", "came first, waits on"),
+        box(305, 20, 150, 48, "router-2", "", "core"),
+        box(305, 210, 150, 48, "router-1", "", "core"),
+        box(560, 106, 170, 66, "job-2", "the youngest: told", "told"),
+        way("M115 104 L115 44 L303 44", "wait"),
+        says(130, 36, "waits for"),
+        way("M455 44 L645 44 L645 104"),
+        says(556, 36, "held by"),
+        way("M645 172 L645 234 L457 234", "wait never"),
+        says(556, 254, "asks for"),
+        way("M305 234 L115 234 L115 174"),
+        says(130, 254, "held by"),
+        says(
+            380,
+            126,
+            "DeadlockDetected, at once: its\nmessage names the cycle, and\njob-2 still holds router-2",
+            anchor="middle",
+        ),
+    )
+
+
+def false_cycle() -> str:
+    """A cycle with a place in a queue in it, which is none."""
+    return picture(
+        760,
+        286,
+        "A false cycle: job-2 waits for a set that job-1 holds a part of; job-1 asks for the free rest and passes job-2",
+        box(30, 106, 170, 66, "job-1", "asks for router-2 as well", "core"),
+        box(305, 16, 150, 56, "router-2", "free"),
+        box(305, 210, 150, 48, "router-1", "", "core"),
+        box(560, 106, 170, 66, "job-2", "wants both, so it waits"),
+        way("M115 104 L115 44 L303 44"),
+        says(130, 36, "asks for"),
+        way("M645 104 L645 44 L457 44", "wait"),
+        says(556, 36, "first in line"),
+        way("M645 172 L645 234 L457 234", "wait"),
+        says(556, 254, "waits for"),
+        way("M305 234 L115 234 L115 174"),
+        says(130, 254, "held by"),
+        way("M200 125 L558 125", "wait never"),
+        says(
+            380,
+            146,
+            "to wait behind job-2, which waits for job-1,\nwould be a wait for itself: so job-1 passes,\n"
+            "and gets router-2 at once",
+            anchor="middle",
+        ),
+    )
+
+
+DRAWN = {
+    "architecture": architecture,
+    "group-commit": group_commit,
+    "locks-hand-over": hand_over,
+    "locks-backfill": backfill,
+    "locks-deadlock": deadlock,
+    "locks-false-cycle": false_cycle,
+}
+
+
 def main() -> None:
     """Write all pictures."""
     PICTURES.mkdir(exist_ok=True)
-    (PICTURES / "architecture.svg").write_text(architecture())
-    (PICTURES / "group-commit.svg").write_text(group_commit())
+    for name, draw in DRAWN.items():
+        (PICTURES / f"{name}.svg").write_text(draw())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ INSTANT_S = 0.000_001
 BRISK_S = 0.03
 """A lease so short that the background renews it all the time."""
 
-renews_what_is_anothers = pytest.mark.xfail(strict=True, reason="Holds._renew looks at the name alone, not at whose hold it is")
 
 
 class Clocked:
@@ -611,7 +610,6 @@ def test_closing_drops_nothing_and_may_come_twice(world: World, holds: Holds) ->
     assert names(holds) == ["a"]
 
 
-@renews_what_is_anothers
 def test_a_hold_taken_again_with_a_time_is_not_renewed_any_more(world: World) -> None:
     brisk = world.process(2, lease_s=BRISK_S)
     brisk.take("s", by="kept")
@@ -623,7 +621,6 @@ def test_a_hold_taken_again_with_a_time_is_not_renewed_any_more(world: World) ->
     assert names(world.holds) == ["kept"]
 
 
-@renews_what_is_anothers
 def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_first(world: World) -> None:
     brisk = world.process(2, lease_s=BRISK_S)
     brisk.take("s", by="kept")

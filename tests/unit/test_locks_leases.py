@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import Fenced, LeaseLost, LockTimeout, NotFound, StoreUnavailable
+from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout, NotFound, StoreUnavailable
 from holdfast.kernel.limits import LOCK_LEASE_S, WAIT_RECHECK_S
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Woken
@@ -429,6 +429,7 @@ class Asleep:
         self.sleeps = 0
         self.transactions = 0
         self.down = False
+        self.error: HoldfastError = StoreUnavailable("it does not answer", outcome="none")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -448,7 +449,7 @@ class Asleep:
 
     def _answer(self) -> None:
         if self.down:
-            raise StoreUnavailable("it does not answer", outcome="none")
+            raise self.error
 
     def listen(self, topics: Sequence[str] = ()) -> Listener:
         return _Ears(self, self._store.listen(topics))
@@ -550,8 +551,14 @@ def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(timed: Wo
         sleeper(timed, asleep).acquire("a", by="patient", timeout_s=4 * LOCK_LEASE_S, priority=-500)
 
 
-def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(timed: World, asleep: Asleep) -> None:
-    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies."""
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailable("it does not answer", outcome="none"), LockTimeout("no turn within the time limit", outcome="none")],
+    ids=["gone", "busy"],
+)
+def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(timed: World, asleep: Asleep, error: HoldfastError) -> None:
+    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies. It has its own time limit."""
+    asleep.error = error
     timed.process(2).acquire("a", by="holder")
     timed.locks.acquire("b", by="other")
 

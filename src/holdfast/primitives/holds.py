@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Plain, Record
-from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound
+from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, NotFound
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess, probe
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.kernel.names import check_label
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import ReadTx, Store, Tx
+from holdfast.kernel.store import ReadTx, Row, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
 
@@ -68,7 +68,8 @@ def living(holds: tuple[Hold, ...], verdicts: Verdicts, now: datetime) -> tuple[
 
 def verdicts_on(holds: Iterable[Hold], processes: Processes, *, embedded: bool) -> dict[Holder, Liveness]:
     """Look at the processes of some holders. Does I/O, so it is for outside of transactions."""
-    return {hold.process: probe(hold.process, processes, embedded=embedded) for hold in holds if hold.process is not None}
+    distinct = {hold.process for hold in holds if hold.process is not None}
+    return {process: probe(process, processes, embedded=embedded) for process in distinct}
 
 
 def _liveness(hold: Hold, verdicts: Verdicts) -> Liveness:
@@ -76,11 +77,12 @@ def _liveness(hold: Hold, verdicts: Verdicts) -> Liveness:
 
 
 class _Mine(NamedTuple):
-    """A hold of this process, which keeps it fresh."""
+    """A hold that this process took, for itself or another, and keeps fresh."""
 
     subject: str
     by: str
-    since_s: float
+    process: Holder | None = None
+    since_s: float = 0.0
 
     @property
     def id(self) -> str:
@@ -107,7 +109,8 @@ class Holds:
         self._lease_s = lease_s
         self._label = label
         self._pid = os.getpid()
-        self._keeper: Keeper[_Mine] = Keeper(store, topic=lambda: _TOPIC, renew=self._renew, renew_every_s=lease_s / 3)
+        self._topic = _new_topic()
+        self._keeper: Keeper[_Mine] = Keeper(store, topic=lambda: self._topic, renew=self._renew, renew_every_s=lease_s / 3)
 
     def take(
         self, subject: str, *, by: str, process: Holder | ThisProcess | None = THIS_PROCESS, ttl_s: float | None = None
@@ -135,8 +138,8 @@ class Holds:
             return len(holds)
 
         count, _ = self._change(subject, body)
-        if isinstance(process, ThisProcess) and ttl_s is None:
-            self._keeper.add(_Mine(subject, by, time.monotonic()))
+        mine = _Mine(subject, by, holder, time.monotonic())
+        (self._keeper.add if ttl_s is None else self._keeper.discard)(mine)
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
@@ -156,7 +159,7 @@ class Holds:
             return len(rest)
 
         count, _ = self._change(subject, body)
-        self._keeper.discard(_Mine(subject, by, 0.0))
+        self._keeper.discard(_Mine(subject, by))
         return count
 
     def count(self, subject: str) -> int:
@@ -171,17 +174,17 @@ class Holds:
         return living(row.record.holds, self._look_at(row.record.holds), self._store.now())
 
     def subjects(self) -> dict[str, int]:
-        """Every subject that is held, and how many hold it."""
-        rows = self._store.read(lambda tx: tx.range(HOLDS), scope=[HOLDS])
+        """Every subject that is held, and how many hold it. A damaged record hides no other; `holdfast store check` tells of
+        it."""
+        rows = self._rows()
         verdicts = self._look_at([hold for row in rows for hold in row.record.holds])
         now = self._store.now()
         counts = {row.key: len(living(row.record.holds, verdicts, now)) for row in rows}
         return {subject: count for subject, count in counts.items() if count}
 
     def sweep(self) -> int:
-        """Remove every holder that is gone, and return how many there were."""
-        rows = self._store.read(lambda tx: tx.range(HOLDS), scope=[HOLDS])
-        return sum(self._change(row.key, lambda _, rest: len(rest))[1] for row in rows)
+        """Remove every holder that is gone, and return how many there were. Passes over damaged records."""
+        return sum(self._change(row.key, lambda _, rest: len(rest))[1] for row in self._rows())
 
     def close(self) -> None:
         """Stop renewing in the background. Nothing is dropped."""
@@ -200,8 +203,9 @@ class Holds:
         def change(tx: Tx) -> tuple[int, int]:
             before = _holds_in(tx, subject)
             rest = living(before, verdicts, tx.now)
+            left = {hold.by for hold in rest}
             for gone in before:
-                if gone not in rest:
+                if gone.by not in left:
                     self._journal.append(tx, kind="hold.swept", subject=subject, data={"by": gone.by, "count": len(rest)})
             if len(rest) < len(before):
                 self._write(tx, subject, rest)
@@ -215,33 +219,49 @@ class Holds:
         else:
             tx.delete(HOLDS, subject)
 
+    def _rows(self) -> list[Row[Held]]:
+        return self._store.read(lambda tx: tx.range(HOLDS, damaged=[]), scope=[HOLDS])
+
     def _look_at(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
         return verdicts_on(holds, self._processes, embedded=self._store.embedded)
 
     def _renew(self, mine: list[_Mine]) -> list[_Mine]:
-        """A sign of life for the holds of this process; return those that are gone."""
+        """A sign of life for what this process took and what still holds it; return the rest."""
+        held = {one.process for one in mine if one.process is not None}
+        alive = {process for process in held if probe(process, self._processes, embedded=True) is not Liveness.DEAD}
 
         def body(tx: Tx) -> list[_Mine]:
             gone = []
             for one in mine:
-                holds = _holds_in(tx, one.subject)
-                found = next((hold for hold in holds if hold.by == one.by), None)
+                found = _own(tx, one) if one.process in alive else None
                 if found is None:
                     gone.append(one)
                 elif leases.due(found.lease, tx.now, self._lease_s):
                     fresh = Hold(by=one.by, lease=leases.renew(found.lease, tx.now, self._lease_s), process=found.process)
-                    self._write(tx, one.subject, taken(holds, fresh))
+                    self._write(tx, one.subject, taken(_holds_in(tx, one.subject), fresh))
             return gone
 
         return self._store.transact(body, scope=[HOLDS])
 
     def _begin(self) -> None:
         if os.getpid() != self._pid:
-            self._pid = os.getpid()
+            self._pid, self._topic = os.getpid(), _new_topic()
             self._keeper.begin_process()
 
 
-_TOPIC = "holds"
+def _new_topic() -> str:
+    """What only this process listens to, so that closing wakes no other."""
+    return f"holds/{os.urandom(6).hex()}"
+
+
+def _own(tx: ReadTx, mine: _Mine) -> Hold | None:
+    """A hold as this process took it: not one that another process took since by the same name, nor one with a time to live.
+    A damaged record is nobody's to renew."""
+    try:
+        holds = _holds_in(tx, mine.subject)
+    except Corrupt:
+        return None
+    return next((h for h in holds if h.by == mine.by and h.process == mine.process and not h.lease.explicit), None)
 
 
 def _holds_in(tx: ReadTx, subject: str) -> tuple[Hold, ...]:

@@ -119,10 +119,14 @@ class Keeper(Generic[K]):
     def _done(self, idle_since_s: float) -> bool:
         with self._mutex:
             idle = not self._held and time.monotonic() - idle_since_s > _IDLE_S
-            if self._closed or idle:
-                self._thread = None
-                return True
-            return False
+            if not self._closed and not idle:
+                return False
+            thread, self._thread = self._thread, None
+            if self._held and not self._closed:
+                # Added in between, by one that saw this thread still there.
+                self._thread = thread
+                return False
+            return True
 
     def _look(self, *, everything: bool) -> None:
         now_s = time.monotonic()

@@ -7,7 +7,7 @@ before their taker is told, and are entered anew into the table of the next boot
 from holdfast.kernel.codec import Record
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Store, Tx
-from holdfast.primitives.locks.record import LOCKS, Hold
+from holdfast.primitives.locks.record import LOCKS, Hold, conflict
 from holdfast.primitives.locks.table import WritableTable
 
 
@@ -68,13 +68,19 @@ class Lasting:
 
 
 def _enter(tx: Tx, kept: list[Hold]) -> list[Hold]:
-    """Fill the table once; return those whose time was over."""
+    """Fill the table once; return those that are over."""
     if tx.get(TABLE_BEGUN, _ONLY) is not None:
         return []
     table = WritableTable(tx)
-    fresh = [hold for hold in kept if hold.lease.fresh(tx.now)]
-    for hold in fresh:
-        table.hold(hold)
+    entered, over = 0, []
+    # The newest first: where two copies cannot both be true, the older grant had ended, and its copy was about to go.
+    for hold in sorted(kept, key=lambda hold: -hold.token):
+        held = [other for name in hold.names for other in table.lock(name).holds]
+        if hold.lease.fresh(tx.now) and not any(conflict(hold.mode, other.mode) for other in held):
+            table.hold(hold)
+            entered += 1
+        else:
+            over.append(hold)
     table.write()
-    tx.put(TABLE_BEGUN, _ONLY, TableBegun(grants=len(fresh)))
-    return [hold for hold in kept if hold not in fresh]
+    tx.put(TABLE_BEGUN, _ONLY, TableBegun(grants=entered))
+    return over

@@ -110,7 +110,7 @@ def _untold(hf: Holdfast, grant: Grant, error: OSError) -> Unavailable:
 
 @click.command(short_help="Let a lock go on.")
 @click.argument("token", type=int)
-@ttl_option("How long from now.  [default: the lease of the settings]")
+@ttl_option("How long from now.  [default: the time it was taken for]")
 @json_option
 @store_options
 def renew(token: int, ttl_s: float | None, as_json: bool) -> None:

@@ -1,0 +1,175 @@
+"""What the guides show is run as a reader would run it: each page's Python as one program, its shell on a terminal.
+
+A `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must appear. Numbers, names that
+commands make up and lengths of time may differ. A block below `<!-- in a second terminal -->` goes on beside the others, once
+it has said its first line, until `<!-- the second terminal is done -->`.
+"""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["locks.md"]
+TIMEOUT_S = 60
+BEGUN, DONE = "in a second terminal", "the second terminal is done"
+
+pytestmark = pytest.mark.slow
+
+
+class Block(NamedTuple):
+    """A fenced block of a page, and the remark above it."""
+
+    kind: str
+    text: str
+    line: int
+    remark: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks and remarks of a page in order; a remark without a block is one of no kind."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    remark, kind, begin = "", "", -1
+    for at, line in enumerate(lines):
+        if found := re.fullmatch(r"<!-- (.*) -->", line):
+            remark = found[1]
+            if remark == DONE:
+                yield Block("", "", at, remark)
+                remark = ""
+        elif begin < 0 and line.startswith("```"):
+            kind, begin = line[3:], at
+        elif begin >= 0 and line == "```":
+            yield Block(kind, "\n".join(lines[begin + 1 : at]), begin + 2, remark)
+            remark, begin = "", -1
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A home with an empty store, where `holdfast` is on the PATH."""
+    command = tmp_path / "bin" / "holdfast"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
+    command.chmod(0o755)
+    more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    path = f"{command.parent}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    # Padded, so that a traceback names the line of the page.
+    program: list[str] = []
+    for block in blocks(page):
+        if block.kind == "python":
+            program += [""] * (block.line - 1 - len(program)) + block.text.split("\n")
+    assert program
+    script = tmp_path / page.replace(".md", ".py")
+    script.write_text("\n".join(program))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_shell_of_a_page_says_what_the_page_shows(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    second: Terminal | None = None
+    shells = [block for block in blocks(page) if block.kind in ("console", "")]
+    assert shells
+    with ExitStack() as opened:
+        for block in shells:
+            if block.kind == "":
+                assert second is not None
+                second.compare()
+                continue
+            terminal = opened.enter_context(Terminal(block, tmp_path, environment))
+            if block.remark == BEGUN:
+                second = terminal
+                second.read_line()
+            else:
+                terminal.compare()
+
+
+class Terminal:
+    """A terminal on which the commands of a block are run, one after the other."""
+
+    def __init__(self, block: Block, folder: Path, environment: dict[str, str]) -> None:
+        self._block = block
+        self._seen = b""
+        commands = [line[2:] for line in block.text.split("\n") if line.startswith("$ ")]
+        # Each is shown as typed, and the next finds the exit status of the one before it.
+        script = "".join(f"__status=$?; printf '%s\\n' {_quoted('$ ' + one)}; (exit $__status)\n{one}\n" for one in commands)
+        self._ours, theirs = pty.openpty()
+        self._shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shell.poll() is None:
+            os.killpg(self._shell.pid, signal.SIGKILL)
+            self._shell.wait()
+        os.close(self._ours)
+
+    def read_line(self) -> None:
+        """Until the first command has said something."""
+        while self._seen.count(b"\n") < 2 and self._read():
+            continue
+
+    def compare(self) -> None:
+        """Until the last command has ended; what appeared must be what the page shows."""
+        while self._read():
+            continue
+        self._shell.wait(TIMEOUT_S)
+        seen = self._seen.decode().replace("\r\n", "\n")
+        assert plain(seen) == plain(self._block.text), f"line {self._block.line}: the page is not in step with\n{seen}"
+
+    def _read(self) -> bool:
+        try:
+            self._seen += (piece := os.read(self._ours, 65536))
+        except OSError:
+            # The last one at the other end has gone.
+            return False
+        return bool(piece)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def plain(text: str) -> list[str]:
+    """The lines of a text without what differs from one run to the next."""
+    for pattern, stand_in in (
+        ("\x1b\\[[0-9;]*m", ""),
+        (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
+        (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
+        (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),
+        (r"\d+(\.\d+)?", "1"),
+        (r"[ \t]+", " "),
+    ):
+        text = re.sub(pattern, stand_in, text)
+    return [line.strip() for line in text.strip().split("\n")]
