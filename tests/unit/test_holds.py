@@ -35,7 +35,6 @@ BRISK_S = 0.03
 """A lease so short that the background renews it all the time."""
 
 
-
 class Clocked:
     """A store on the test's clock, also where the store has one of its own. Tells when the background has done something, and
     can be told not to answer it."""

@@ -13,9 +13,9 @@ from unittest import mock
 
 import pytest
 
-from holdfast.kernel.errors import DeadlockDetected, LeaseLost, LockTimeout, Lost, NotFound, StoreUnavailable
+from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LeaseLost, LockTimeout, Lost, NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Place, Sighting
-from holdfast.kernel.limits import BACKFILL_MAX, LABEL_CHARS_MAX, LOCK_NAMES_MAX
+from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
@@ -394,7 +394,10 @@ def test_one_request_may_have_as_many_names_as_its_bound_and_doubles_count_once(
 
 def test_the_largest_set_of_the_longest_names_can_be_waited_for(world: World, locks: Locks) -> None:
     """What can be had when nobody is in the way can be waited for when somebody is."""
-    names = [f"{number:03}".ljust(LABEL_CHARS_MAX, "x") for number in range(LOCK_NAMES_MAX)]
+    length = LOCK_SET_BYTES_MAX // LOCK_NAMES_MAX
+    names = [f"{number:03}".ljust(length, "x") for number in range(LOCK_NAMES_MAX)]
+    with pytest.raises(InvalidValue, match="stands for many"):
+        locks.acquire([*names[1:], "é".ljust(length, "x")], by="job")
     world.use(names, by="job")
     held = locks.acquire(names[7], by="other")
     waiting = world.line_up(names, by="job")

@@ -457,13 +457,15 @@ class Asleep:
     def sleep(self, ears: Listener, timeout_s: float | None, also: Sequence[int]) -> Woken:
         self.sleeps += 1
         assert self.sleeps < 10_000, f"it woke {self.sleeps} times in {self.slept_s} s"
+        was_down = self.down
         self.meanwhile()
         woken = ears.wait(0, also=also)
         if not woken.notified and not woken.ready:
             slept_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, INSTANT_S), WAIT_RECHECK_S)
             self.slept_s += slept_s
             self._clock.advance(slept_s)
-            if not self.down:
+            # While it slept, it could not know that the store is back.
+            if not self.down and not was_down:
                 requests = [row.record for row in self._store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])]
                 # Of a set, only the first row is kept up to date.
                 first = [request for request in requests if request.name == request.names[0]]

@@ -69,7 +69,19 @@ BACKFILL_MAX = 4
 set; more let large sets wait long."""
 
 LOCK_NAMES_MAX = 64
-"""Most names in one request: each name's row lists them all."""
+"""Most names in one request."""
+
+LOCK_SET_BYTES_MAX = 3072
+"""Longest the names of one request may be together in UTF-8: each name's row lists them all, for each of its holders."""
+
+LOCK_SHARERS_MAX = 256
+"""Most that share one resource at a time; the next waits until one of them leaves. With this a row stays within its bound."""
+
+LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0
+"""Longest time to live of a grant."""
+
+LOCK_WATCHED_MAX = 64
+"""Most processes whose death one waiter is told of by the kernel; of more, it asks now and then."""
 
 LOCK_STATISTICS_MAX = 10_000
 """Most resources with statistics of their own; what comes beyond is summed up together."""

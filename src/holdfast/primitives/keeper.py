@@ -74,11 +74,16 @@ class Keeper(Generic[K]):
         if self._thread is None:
             self._start()
 
-    def discard(self, kept: K) -> None:
-        """Leave it alone."""
-        self._held.pop(kept.id, None)
+    def discard(self, kept: K) -> bool:
+        """Leave it alone. False when it was not kept any more, so that of several threads one gets True."""
         if self._renewed_s:
             self._renewed_s.pop(kept.id, None)
+        return self._held.pop(kept.id, None) is not None
+
+    def wake(self) -> None:
+        """See to it that the thread runs, for what is to be done at its ticks."""
+        if self._thread is None:
+            self._start()
 
     def close(self, wake: Callable[[str], None]) -> None:
         """End the thread. What is still held lives by its process and lease alone from then on."""
@@ -95,6 +100,14 @@ class Keeper(Generic[K]):
                 self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        finally:
+            with self._mutex:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _keep(self) -> None:
         idle_since_s = time.monotonic()
         # At first, as after a lost store: a notice may have come before there were ears for it.
         notified = True
@@ -108,7 +121,7 @@ class Keeper(Generic[K]):
                             return
                         notified = ears.wait(self._wake_every_s).notified
                         self._tick()
-            except HoldfastError:
+            except (HoldfastError, OSError):
                 # The store does not answer, or was closed. What cannot be renewed now is renewed when it is back, of which
                 # nothing tells.
                 notified = True

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import HoldfastError, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import Liveness, Processes
 from holdfast.kernel.lease import reclaimable
 from holdfast.kernel.store import Listener, Store, Tx
@@ -41,6 +41,8 @@ class Room(NamedTuple):
     terms: Terms
     counting: Counting
     lasting: Lasting
+    strays: dict[str, tuple[str, ...]]
+    """Requests that could not be withdrawn when they should have been, as the store did not answer."""
 
     def transact(self, body: Callable[[Turns], T]) -> T:
         """Change the lock table in one step."""
@@ -56,6 +58,35 @@ class Room(NamedTuple):
     def read(self, body: Callable[[Table], T]) -> T:
         """Look at the lock table as of now."""
         return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
+
+    def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
+        """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the
+        store does not answer, is done later."""
+
+        def body(turns: Turns) -> Hold | None:
+            request = turns.table.request(request_id)
+            hold = turns.table.find_hold(request_id, names)
+            if request is not None and request.outcome is None:
+                turns.leave(request, "lock.withdrawn")
+            elif request is not None:
+                turns.table.forget(request)
+            elif hold is not None:
+                turns.release(hold)
+            return hold
+
+        self.strays[request_id] = names
+        try:
+            hold = self.transact(body)
+            if hold is not None:
+                self.lasting.end(hold)
+            self.strays.pop(request_id, None)
+        except HoldfastError as error:
+            logging.getLogger("holdfast.locks").warning("could not withdraw request %s yet: %s", request_id, error.message)
+
+    def withdraw_strays(self) -> None:
+        """Try again what could not be withdrawn."""
+        for request_id, names in list(self.strays.items()):
+            self.withdraw(request_id, names)
 
     def reaped(self, removed: Sequence[Removed]) -> None:
         """Count what was reaped, and let its durable copies go."""
@@ -125,7 +156,11 @@ class Asking:
     def answer(self) -> Given | Deadlocked | Over:
         """Wait for the answer, as long as the time limit allows."""
         if self._deadline.passed():
-            return self._without_waiting()
+            try:
+                return self._without_waiting()
+            except BaseException:
+                self._withdraw()
+                raise
         began_s = time.monotonic()
         with self._room.store.listen() as ears:
             self._draft = replace(self._draft, address=ears.address)
@@ -139,6 +174,9 @@ class Asking:
                         answer = self._room.transact(self._ask)
                     elif isinstance(answer, Given) and self._lost_a_part(answer):
                         self._withdraw()
+                        answer = self._room.transact(self._ask)
+                    elif isinstance(answer, Over) and answer.outcome == TAKEN_AWAY and self._draft.look:
+                        # Its place was taken for that of a process that is gone; it had nothing to lose but time.
                         answer = self._room.transact(self._ask)
                     else:
                         break
@@ -285,15 +323,17 @@ class Asking:
     def _patiently(self, act: Callable[[], Answer], waiting: Waiting, ears: Listener) -> Answer:
         """Act, after a sign of life when it is time for one. A waiter outlives a restart of its database: it takes no answer
         for no change, and asks again until its own time is over."""
-        try:
-            if self._sign_of_life.passed():
-                self._room.transact(self._renew)
-                self._sign_of_life = Deadline(self._room.terms.lease_s / 3)
-            return act()
-        except StoreUnavailable as error:
-            logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
-            ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
-            return waiting
+        while True:
+            try:
+                if self._sign_of_life.passed():
+                    self._room.transact(self._renew)
+                    self._sign_of_life = Deadline(self._room.terms.lease_s / 3)
+                return act()
+            except (StoreUnavailable, LockTimeout) as error:
+                if self._deadline.passed():
+                    return waiting
+                logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
+                ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
@@ -345,22 +385,7 @@ class Asking:
 
     def _withdraw(self) -> None:
         """Leave nothing behind, as after Ctrl-C."""
-
-        def body(turns: Turns) -> None:
-            request = turns.table.request(self._draft.id)
-            hold = turns.table.find_hold(self._draft.id, self._draft.names)
-            if request is not None and request.outcome is None:
-                turns.leave(request, "lock.withdrawn")
-            elif request is not None:
-                turns.table.forget(request)
-            elif hold is not None:
-                turns.release(hold)
-
-        try:
-            self._room.transact(body)
-        except HoldfastError as error:
-            # The one that is under way says what happened; what is left here goes with this process.
-            logging.getLogger("holdfast.locks").warning("could not withdraw the request of %s: %s", self._draft.by, error)
+        self._room.withdraw(self._draft.id, self._draft.names)
 
 
 def _differs(now: Answer, before: Waiting) -> bool:

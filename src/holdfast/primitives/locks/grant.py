@@ -1,5 +1,7 @@
 """What a holder has in hand."""
 
+import os
+import shlex
 import threading
 import time
 from collections.abc import Mapping
@@ -10,6 +12,10 @@ from holdfast.primitives.locks.record import Mode
 
 if TYPE_CHECKING:
     from holdfast.primitives.locks.locks import Locks
+
+
+_making = threading.Lock()
+"""Held for an instant, so that two threads that ask for a grant's event get the same."""
 
 
 class Grant:
@@ -33,6 +39,7 @@ class Grant:
         "id",
         "mode",
         "names",
+        "pid",
         "since_s",
         "taken",
         "token",
@@ -68,6 +75,7 @@ class Grant:
         self.ttl_s = ttl_s
         self.untouched = untouched
         self.unattended = unattended
+        self.pid = os.getpid()
         self.since_s = time.monotonic()
         self.gone = ""
         """Why it is over, as far as this process knows: "" while it is not, "released" or "lost"."""
@@ -94,13 +102,12 @@ class Grant:
     @property
     def lost(self) -> threading.Event:
         """Set when this process learns that the grant was taken away: `grant.lost.wait(1)`. Never set by a release."""
-        if self._lost is None:
-            # Two threads may make one each; the assignment decides, and both then read the same.
-            fresh = threading.Event()
-            self._lost = self._lost or fresh
+        with _making:
+            if self._lost is None:
+                self._lost = threading.Event()
             if self.gone == "lost":
                 self._lost.set()
-        return self._lost
+            return self._lost
 
     def check(self) -> None:
         """Ask the store whether this grant is still in force. Raises LeaseLost when it is not: stop work now."""
@@ -112,16 +119,17 @@ class Grant:
 
     def lose(self) -> None:
         """Take note that it was taken away, and tell who waits for that."""
-        self.gone = self.gone or "lost"
-        if self._lost is not None:
-            self._lost.set()
+        with _making:
+            self.gone = self.gone or "lost"
+            if self._lost is not None:
+                self._lost.set()
 
 
 def lost(grant: Grant) -> LeaseLost:
     """The error that tells a holder."""
     return LeaseLost(
         f"the grant of {', '.join(grant.names)} to {grant.by} (token {grant.token}) was taken away: stop work on it now. "
-        f"`holdfast log --subject {grant.names[0]}` tells by whom",
+        f"`holdfast log --subject {shlex.quote(grant.names[0])}` tells more",
         names=list(grant.names),
         by=grant.by,
         token=grant.token,

@@ -7,7 +7,7 @@ before their taker is told, and are entered anew into the table of the next boot
 from holdfast.kernel.codec import Record
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Store, Tx
-from holdfast.primitives.locks.record import LOCKS, Hold, conflict
+from holdfast.primitives.locks.record import LOCKS, Hold, conflict, lock_in
 from holdfast.primitives.locks.table import WritableTable
 
 
@@ -55,6 +55,9 @@ class Lasting:
         if self._store.embedded and hold.process is None:
             copy = LastingGrant(hold=hold)
             self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])
+            # Ended meanwhile, by another that had no copy to remove yet?
+            if not any(other.id == hold.id for other in lock_in(self._store.get(LOCKS, hold.names[0])).holds):
+                self.forget(hold.id)
 
     def end(self, hold: Hold) -> None:
         """A grant is over; if no process held it, it must not come back."""

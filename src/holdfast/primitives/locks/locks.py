@@ -2,17 +2,25 @@
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import count
 from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import DeadlockDetected, Fenced, HoldfastError, InvalidValue, LeaseLost, LockTimeout
+from holdfast.kernel.errors import Corrupt, DeadlockDetected, Fenced, HoldfastError, InvalidValue, LeaseLost, LockTimeout
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
-from holdfast.kernel.limits import LOCK_NAMES_MAX, LOCK_PRIORITY_MAX, LOCK_STATISTICS_EVERY_S, LOCK_TIMEOUT_S
+from holdfast.kernel.limits import (
+    LOCK_NAMES_MAX,
+    LOCK_PRIORITY_MAX,
+    LOCK_SET_BYTES_MAX,
+    LOCK_STATISTICS_EVERY_S,
+    LOCK_TIMEOUT_S,
+)
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store
@@ -58,24 +66,31 @@ class Locks(Oversight):
     ) -> None:
         settings = settings or LockSettings()
         terms = Terms(settings.lease_s, settings.priority_age_s, settings.journal == "all")
-        super().__init__(Room(store, journal, processes, terms, Counting(store), Lasting(store)))
+        super().__init__(Room(store, journal, processes, terms, Counting(store), Lasting(store), {}))
         self._label = label
         self._keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self._prefix),
             renew=self._renew_kept,
-            tick=self._counting.add_up,
+            tick=self._tick,
             renew_every_s=terms.lease_s / 3,
             tick_every_s=LOCK_STATISTICS_EVERY_S,
         )
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._pid = os.getpid()
         self._prefix = os.urandom(6).hex()
         self._numbers = count(1)
         self._process: Holder | None = None
         self._contended: dict[str, None] = {}
+        self._room.strays.clear()
+        # Last: another thread goes on as soon as it sees this.
+        self._pid = os.getpid()
+
+    def _tick(self) -> None:
+        """What is done in the background every few seconds."""
+        self._room.withdraw_strays()
+        self._counting.add_up()
 
     def acquire(
         self,
@@ -157,7 +172,7 @@ class Locks(Oversight):
         if not wanted:
             return True
         self._begin()
-        asked = self._draft(wanted, by, mode, 0, None, None, look=True)
+        asked = self._draft(self._new_id(), wanted, by, mode, 0, None, None, look=True)
         answer = Asking(self._room, asked, Deadline(timeout_s), on_wait).answer()
         if isinstance(answer, Deadlocked):
             raise self._deadlock(asked, answer)
@@ -168,16 +183,20 @@ class Locks(Oversight):
 
         False, and nothing changed, for a second release, a re-entered grant, and one that was lost.
         """
-        if grant.gone == "released" or not grant.taken:
+        if grant.gone == "released" or grant.pid != os.getpid():
+            # A forked child has a copy of its parent's grant, and not the grant.
             return False
-        self._keeper.discard(grant)
+        kept = self._keeper.discard(grant)
+        if not grant.taken or (not kept and not grant.gone):
+            # Taken from another grant of the job, or just being released by another thread.
+            return False
         try:
             freed = self._freed(grant)
         except BaseException:
             self._keeper.add(grant)
             raise
-        self._counting.held(grant.taken, time.monotonic() - grant.since_s)
         if freed:
+            self._counting.held(grant.taken, time.monotonic() - grant.since_s)
             grant.gone = "released"
         else:
             grant.lose()
@@ -185,6 +204,10 @@ class Locks(Oversight):
 
     def leave(self, grant: Grant, *, raising: bool) -> None:
         """The end of a `with` block: release, and raise LeaseLost if there was nothing left to release."""
+        if grant.pid != os.getpid():
+            return
+        if grant.reentered and raising:
+            self.check(grant)
         if not self.release(grant) and grant.gone == "lost" and raising:
             raise lost(grant)
 
@@ -257,33 +280,42 @@ class Locks(Oversight):
         holder = self._this_process() if process is THIS_PROCESS else cast("Holder | None", process)
         if not wanted:
             return Grant(self, id="", by=by, mode=mode, names=(), taken=(), token=0)
-        grant = self._quickly(wanted, by, mode, ttl_s, holder)
-        if grant is None:
-            request = self._draft(wanted, by, mode, priority, ttl_s, holder)
-            asking = Asking(self._room, request, Deadline(timeout_s), on_wait)
-            answer = asking.answer()
-            if isinstance(answer, Deadlocked):
-                raise self._deadlock(request, answer)
-            if isinstance(answer, Over):
-                return _NotGranted(request, answer, timeout_s)
-            self._remember(wanted, contended=asking.waited)
-            grant = self._grant(request, answer)
-        if grant.taken:
+        request_id = self._new_id()
+        try:
+            grant = self._quickly(request_id, wanted, by, mode, ttl_s, holder)
+            if grant is None:
+                request = self._draft(request_id, wanted, by, mode, priority, ttl_s, holder)
+                asking = Asking(self._room, request, Deadline(timeout_s), on_wait)
+                answer = asking.answer()
+                if isinstance(answer, Deadlocked):
+                    raise self._deadlock(request, answer)
+                if isinstance(answer, Over):
+                    return _NotGranted(request, answer, timeout_s)
+                self._remember(wanted, contended=asking.waited)
+                grant = self._grant(request, answer)
             self._counting.granted(grant.taken)
             self._keeper.add(grant)
+        except DeadlockDetected:
+            raise
+        except BaseException:
+            # Whatever came between the grant and its taker, Ctrl-C included, nobody knows of it.
+            self._room.withdraw(request_id, wanted)
+            if self._room.strays:
+                self._keeper.wake()
+            raise
         return grant
 
     def _quickly(
-        self, names: tuple[str, ...], by: str, mode: Mode, ttl_s: float | None, process: Holder | None
+        self, request_id: str, names: tuple[str, ...], by: str, mode: Mode, ttl_s: float | None, process: Holder | None
     ) -> Grant | None:
         """Take what nobody holds or waits for, in one statement; None when it is not so."""
         terms = self._room.terms
         if terms.tell_all or (self._contended and not self._contended.keys().isdisjoint(names)):
             return None
         lease = leases.grant(self._store.now(), terms.lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None)
-        on_behalf = process is not None and process is not self._process
+        on_behalf = process is not None and process != self._process
         hold = Hold(
-            id=self._new_id(), by=by, mode=mode, names=names, lease=lease, process=process, on_behalf=on_behalf, ttl_s=ttl_s
+            id=request_id, by=by, mode=mode, names=names, lease=lease, process=process, on_behalf=on_behalf, ttl_s=ttl_s
         )
         lock = Lock(holds=(hold,))
         token = self._store.put_new(LOCKS, [(name, lock) for name in names])
@@ -325,13 +357,13 @@ class Locks(Oversight):
 
     def _remember(self, names: Iterable[str], *, contended: bool) -> None:
         """Names that had to be waited for are not tried the quick way, which would be in vain, until they are found free."""
-        for name in names:
-            if contended:
-                self._contended[name] = None
-            else:
+        if contended:
+            if len(self._contended) > _CONTENDED_MAX:
+                self._contended = {}
+            self._contended |= dict.fromkeys(names)
+        else:
+            for name in names:
                 self._contended.pop(name, None)
-        while len(self._contended) > _CONTENDED_MAX:
-            self._contended.pop(next(iter(self._contended)), None)
 
     def _freed(self, grant: Grant) -> bool:
         freed = 0
@@ -347,23 +379,27 @@ class Locks(Oversight):
         """A sign of life for grants without a time to live; return those, of all, that are gone."""
         lease_s = self._room.terms.lease_s
 
-        def holds_of(table: Table) -> list[tuple[Grant, Hold | None]]:
-            return [(grant, table.find_hold(grant.id, grant.taken)) for grant in grants]
-
-        def renew(turns: Turns) -> None:
-            for grant, hold in holds_of(turns.table):
-                if hold is not None and grant.ttl_s is None and leases.due(hold.lease, turns.now, lease_s):
-                    turns.renew(hold, None)
-                    grant.untouched = False
+        def renew(turns: Turns) -> list[Grant]:
+            due = [(grant, hold) for grant in grants if (hold := _due(turns.table, grant, turns.now, lease_s)) is not None]
+            for _, hold in due:
+                turns.renew(hold, None)
+            return [grant for grant, _ in due]
 
         now = self._store.now()
-        found = self._room.read(holds_of)
-        if any(hold is not None and grant.ttl_s is None and leases.due(hold.lease, now, lease_s) for grant, hold in found):
-            self._room.transact(renew)
-        return [grant for grant, hold in found if hold is None]
+        gone, due = self._room.read(
+            lambda table: (
+                [grant for grant in grants if _is_gone(table, grant)],
+                any(_due(table, grant, now, lease_s) for grant in grants),
+            )
+        )
+        if due:
+            for grant in self._room.transact(renew):
+                grant.untouched = False
+        return gone
 
     def _draft(
         self,
+        request_id: str,
         names: tuple[str, ...],
         by: str,
         mode: Mode,
@@ -375,7 +411,7 @@ class Locks(Oversight):
     ) -> Request:
         now, this = self._store.now(), self._this_process()
         return Request(
-            id=self._new_id(),
+            id=request_id,
             name=names[0],
             names=names,
             mode=mode,
@@ -397,6 +433,10 @@ class Locks(Oversight):
         wanted = (names,) if isinstance(names, str) else distinct(list(names))
         for name in wanted:
             check_label(name, "resource")
+        if len(wanted) > 1 and sum(len(name.encode()) for name in wanted) > LOCK_SET_BYTES_MAX:
+            raise InvalidValue(
+                f"the names of one request may have {LOCK_SET_BYTES_MAX} bytes together: ask for a name that stands for many"
+            )
         if len(wanted) > LOCK_NAMES_MAX:
             raise InvalidValue(
                 f"one request may have {LOCK_NAMES_MAX} names, not {len(wanted)}: ask for a name that stands for many"
@@ -415,9 +455,9 @@ class Locks(Oversight):
     def _begin(self) -> None:
         """Before anything else in a process, also in a forked child."""
         if self._pid != os.getpid():
-            self._begin_process()
             self._keeper.begin_process()
             self._counting.begin_process()
+            self._begin_process()
         self._lasting.begin()
 
     def _refusal(self, refused: "_NotGranted") -> LockTimeout | LeaseLost:
@@ -425,8 +465,8 @@ class Locks(Oversight):
         names = ", ".join(request.names)
         if over.outcome != TIMED_OUT:
             return LeaseLost(
-                f"{names} was granted to {request.by} and taken away before this process could wake: ask again if it is still "
-                f"needed. `holdfast log --subject {request.names[0]}` tells by whom",
+                f"{names} was granted to {request.by} and taken away before this process could wake, or its place in line was: "
+                f"ask again if it is still needed. `holdfast log --subject {shlex.quote(request.names[0])}` tells more",
                 names=list(request.names),
                 by=request.by,
             )
@@ -434,7 +474,7 @@ class Locks(Oversight):
         who = ", ".join(sorted({_who(one) for one in over.ahead})) or "another job"
         return LockTimeout(
             f"{names} could not be had by {request.by} within {refused.timeout_s:g} s: {who} is ahead; nothing was taken. "
-            f"`holdfast locks explain {request.names[0]}` tells more",
+            f"`holdfast locks explain {shlex.quote(request.names[0])}` tells more",
             resource=request.names[0],
             names=list(request.names),
             by=request.by,
@@ -451,6 +491,25 @@ class Locks(Oversight):
             names=list(request.names),
             cycle=answer.words,
         )
+
+
+def _is_gone(table: Table, grant: Grant) -> bool:
+    """Was some of a grant taken away? A damaged record proves nothing."""
+    try:
+        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in grant.tokens.items())
+    except Corrupt:
+        return False
+
+
+def _due(table: Table, grant: Grant, now: datetime, lease_s: float) -> Hold | None:
+    """The hold of a grant that needs a sign of life."""
+    if grant.ttl_s is not None or not grant.taken:
+        return None
+    try:
+        hold = table.find_hold(grant.id, grant.taken)
+    except Corrupt:
+        return None
+    return hold if hold is not None and leases.due(hold.lease, now, lease_s) else None
 
 
 def _free(turns: Turns, names: tuple[str, ...], by: str) -> tuple[tuple[str, ...], list[Hold]]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks.asking import SCOPE, Room
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
@@ -104,7 +105,7 @@ class Oversight:
     def list_held(self) -> list[LockStatus]:
         """The same of every resource that is held or waited for."""
         self._lasting.begin(to_look=True)
-        names = self._store.read(lambda tx: [row.key for row in tx.range(LOCKS)], scope=[LOCKS])
+        names = self._store.read(lambda tx: [row.key for row in tx.range(LOCKS, damaged=[])], scope=[LOCKS])
         return [status for name in names if (status := self.status(name)).holds or status.queue]
 
     def explain(self, name: str) -> Explanation:
@@ -120,6 +121,7 @@ class Oversight:
 
     def statistics(self) -> dict[str, LockStatistics]:
         """What each resource has been through, this process's counts included."""
+        self._begin()
         self._counting.add_up()
         rows = self._store.read(lambda tx: tx.range(LOCK_STATISTICS), scope=[LOCK_STATISTICS])
         return {row.key: row.record for row in rows}
@@ -134,7 +136,7 @@ class Oversight:
 
     def _by_token(self, token: int) -> Hold | None:
         self._lasting.begin(to_look=True)
-        rows = self._store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
+        rows = self._store.read(lambda tx: tx.range(LOCKS, damaged=[]), scope=[LOCKS])
         return next((hold for row in rows for hold in lock_in(row).holds if hold.token == token), None)
 
 
@@ -152,7 +154,7 @@ def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None
     if hold is None:
         return None, None
     if _over(hold, turns.now):
-        return None, turns.reap([Suspect(hold.id, hold.names, Liveness.ALIVE)])[0]
+        return None, turns.reap([Suspect(hold.id, hold.names, hold.process, Liveness.ALIVE)])[0]
     return turns.renew(hold, ttl_s), None
 
 
@@ -162,5 +164,5 @@ def _over(hold: Hold, now: datetime) -> bool:
 
 def check_ttl(ttl_s: float | None) -> None:
     """Refuse a time to live that is not possible."""
-    if ttl_s is not None and not 0 < ttl_s < float("inf"):
-        raise InvalidValue(f"ttl_s is {ttl_s}: give a positive number of seconds", field="ttl_s")
+    if ttl_s is not None and not 0 < ttl_s <= LOCK_TTL_MAX_S:
+        raise InvalidValue(f"ttl_s is {ttl_s}: give more than 0 seconds, and {LOCK_TTL_MAX_S:.0f} at most", field="ttl_s")

@@ -129,9 +129,8 @@ def status_of(table: Table, name: str, store: Store, processes: Processes) -> Lo
 
 def explain(table: Table, name: str, store: Store, processes: Processes) -> Explanation:
     """A resource's status, the chain of waits behind its holders, and advice."""
-    seen = _Seen(store, processes, store.now())
-    status = LockStatus(name=name, now=seen.now, holds=_holds(table, name, seen), queue=_queue(table.queue(name), seen))
-    blockages = _blockages(table, status, seen)
+    status = status_of(table, name, store, processes)
+    blockages = _blockages(table, status, _Seen(store, processes, status.now))
     return Explanation(status=status, blockages=blockages, advice=tuple(_advice(status, blockages)))
 
 
@@ -140,7 +139,7 @@ def graph_of(tx: ReadTx, store: Store, processes: Processes) -> Graph:
     table, seen = Table(tx), _Seen(store, processes, tx.now)
     edges: list[Edge] = []
     waiting: dict[str, Request] = {}
-    for row in tx.range(LOCKS):
+    for row in tx.range(LOCKS, damaged=[]):
         for hold in table.lock(row.key).holds:
             edges.append(Edge(job=hold.by, resource=row.key, mode=hold.mode, alive=seen.alive(hold.process)))
         for position, request in enumerate(table.queue(row.key), 1):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.kernel.limits import BACKFILL_MAX
+from holdfast.kernel.limits import BACKFILL_MAX, LOCK_SHARERS_MAX
 from holdfast.primitives.locks.record import Hold, Mode, Request, conflict, within
 from holdfast.primitives.locks.table import Table
 
@@ -51,6 +51,9 @@ def held_against(table: Table, request: Request) -> list[Obstacle]:
             for hold in holds:
                 if conflict(hold.mode, mode) and not within(by, hold.by):
                     found.append(Obstacle(name, hold))
+            if len(holds) >= LOCK_SHARERS_MAX and mode is Mode.SHARED:
+                # Full: whoever leaves makes room, and one stands for them all.
+                found.append(Obstacle(name, holds[0]))
     return found
 
 
@@ -180,5 +183,9 @@ def _nearest(table: Table, request: Request, name: str) -> list[Request]:
 
 
 def described(steps: Sequence[Step]) -> str:
-    """A cycle in words."""
-    return "; ".join(f"{step.request.by} waits for {step.name}, held by {step.hold.by}" for step in steps)
+    """A cycle in words; of a long one, its beginning."""
+    words = "; ".join(f"{step.request.by} waits for {step.name}, held by {step.hold.by}" for step in steps[:_STEPS_TOLD_MAX])
+    return words if len(steps) <= _STEPS_TOLD_MAX else f"{words}; and {len(steps) - _STEPS_TOLD_MAX} more"
+
+
+_STEPS_TOLD_MAX = 16

@@ -75,6 +75,16 @@ class Table:
                 return
             stop, page = found[-1].record.place, min(page * 4, _PAGE_MAX)
 
+    def after(self, request: Request, name: str) -> Iterator[Request]:
+        """Who waits for a name behind a request, the nearest first."""
+        place, page = request.place, _FIRST_PAGE
+        while True:
+            found = self.page(name, place, page)
+            yield from found
+            if len(found) < page:
+                return
+            place, page = found[-1].place, min(page * 4, _PAGE_MAX)
+
     def of_job(self, by: str) -> list[Request]:
         """What a job and its parts wait for, in order."""
         root = root_of(by)

@@ -4,9 +4,9 @@ Whoever is granted something, told something, or has somebody new just ahead of 
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ class Suspect(NamedTuple):
 
     id: str
     names: tuple[str, ...]
+    process: Holder | None
     liveness: Liveness
 
 
@@ -83,7 +84,8 @@ class Turns:
         holders = {obstacle.hold.by for obstacle in obstacles}
         self._wake_behind(request)
         self.table.enqueue(request)
-        self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=sorted(holders))
+        told = sorted(holders)[:_NAMES_TOLD_MAX]
+        self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=told)
         # Now that it waits, those that it waits for may pass whoever waits for it.
         self._try_each(rules.waiting_behind(self.table, holders))
         return request
@@ -139,6 +141,8 @@ class Turns:
         """A waiter that asked for another passes its grant on to that one."""
         given = replace(hold, process=process)
         self.table.rehold(given)
+        for name in hold.names:
+            self._wake_next(self.table.queue(name), hold.by, hold.mode)
         return given
 
     def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
@@ -172,6 +176,10 @@ class Turns:
             dead = suspect.liveness is Liveness.DEAD
             hold = self.table.find_hold(suspect.id, suspect.names)
             request = self.table.request(suspect.id) if hold is None else None
+            found = hold or request
+            if found is None or found.process != suspect.process:
+                # It was passed on to another process meanwhile, of which the verdict says nothing.
+                continue
             if hold is not None and leases.reclaimable(hold.lease, suspect.liveness, self._tx.now):
                 # A command that ended, and whose keeper had no time yet to release it, is no accident.
                 died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
@@ -183,7 +191,7 @@ class Turns:
         self.hand_over([name for gone in removed for name in gone.names])
         return removed
 
-    def hand_over(self, names: Iterable[str]) -> None:
+    def hand_over(self, names: Collection[str]) -> None:
         """Let go whoever may, of those that wait for these names, in their order."""
         heap: list[tuple[tuple[int, int], int, str, Iterator[Request], Request]] = []
 
@@ -198,13 +206,15 @@ class Turns:
 
         for name in dict.fromkeys(names):
             go_on(name, self.table.queue(name))
+        # A name that is gone through already is at this place or further on, so that those behind are still to come.
+        begun = set(names)
         while heap:
             _, _, name, queue, request = heapq.heappop(heap)
             if self._try(request):
                 # Those behind it may move up elsewhere too.
-                for other in request.names:
-                    if other != name:
-                        go_on(other, self.table.queue(other))
+                for other in set(request.names) - begun:
+                    begun.add(other)
+                    go_on(other, self.table.queue(other))
             go_on(name, queue)
 
     def _try(self, request: Request) -> bool:
@@ -293,11 +303,18 @@ class Turns:
     def _behind(self, request: Request) -> Iterator[Request]:
         """Those that have the request just ahead of them: on each name the next that conflicts, and more while they share."""
         for name in request.names:
-            for other in self.table.queue(name):
-                if other.place > request.place and conflict(other.mode, request.mode) and not within(other.by, request.by):
-                    yield other
-                    if other.mode is Mode.EXCLUSIVE:
-                        break
+            yield from self._next(self.table.after(request, name), request.by, request.mode)
+
+    def _next(self, queue: Iterable[Request], by: str, mode: Mode) -> Iterator[Request]:
+        for other in queue:
+            if conflict(other.mode, mode) and not within(other.by, by):
+                yield other
+                if other.mode is Mode.EXCLUSIVE and not other.look:
+                    return
+
+    def _wake_next(self, queue: Iterable[Request], by: str, mode: Mode) -> None:
+        for other in self._next(queue, by, mode):
+            self._tx.notify(other.address)
 
     def _wake_behind(self, request: Request) -> None:
         """A request that is about to queue before others is just ahead of some of them."""
@@ -307,13 +324,8 @@ class Turns:
 
     def _wake_passed(self, name: str, request: Request) -> None:
         """A new holder is ahead of those that it passed in the queue, of whom the first ones must know."""
-        for other in self.table.queue(name):
-            if other.place >= request.place:
-                return
-            if conflict(other.mode, request.mode) and not within(other.by, request.by):
-                self._tx.notify(other.address)
-                if other.mode is Mode.EXCLUSIVE and not other.look:
-                    return
+        passed = takewhile(lambda other: other.place < request.place, self.table.queue(name))
+        self._wake_next(passed, request.by, request.mode)
 
     def _waited_s(self, request: Request) -> float:
         return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.lease import Lease, reclaimable
+from holdfast.kernel.limits import LOCK_WATCHED_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import Hold, Request
@@ -58,12 +59,11 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         for one in self._ahead:
-            fd = None if one.process is None else self._processes.death(one.process)
+            watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
+            fd = self._processes.death(one.process) if watched and one.process is not None else None
             if fd is not None:
                 self._by_fd[fd] = one
                 self._known[one.id] = Liveness.ALIVE
-            else:
-                self._known[one.id] = self._probe(one)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -81,10 +81,12 @@ class Watch:
             self._known[self._by_fd[fd].id] = Liveness.DEAD
 
     def suspects(self) -> list[Suspect]:
-        """Those that may be reclaimed by now, as far as can be seen from here."""
+        """Those that may be reclaimed by now, as far as can be seen from here. Of whom no descriptor tells, is asked anew."""
         now = self._store.now()
+        watched = {one.id for one in self._by_fd.values()}
+        self._known |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
         return [
-            Suspect(one.id, one.names, self._known[one.id])
+            Suspect(one.id, one.names, one.process, self._known[one.id])
             for one in self._ahead
             if reclaimable(one.lease, self._known[one.id], now)
         ]

@@ -119,8 +119,8 @@ def run(
         holdfast locks run router-1 router-2 -w 60 -c 'ping -c1 r1 && ping -c1 r2'
 
     All names or none are taken. The command's own process is the holder: the lock ends with it, however it ends, and stays as
-    long as it runs, even if this process is killed. Unlike with flock(1), what it leaves running in the background does not
-    keep the lock.
+    long as it runs, even if this process is killed (on a store of several machines: until its lease ends). Unlike with
+    flock(1), what it leaves running in the background does not keep the lock.
 
     The command finds HOLDFAST_LOCK_TOKEN, HOLDFAST_LOCK_NAMES (a line each) and HOLDFAST_LOCK_BY in its environment. By the
     last, a `locks run` inside it is a part of the same job: it does not wait for what the job around it holds, and two of

@@ -57,8 +57,9 @@ def acquire(
         holdfast locks release "$token"
 
     This command ends at once, so something else must end the lock if `release` never comes: a process with --pid, or time
-    with --ttl. Where one command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already
-    gets its token again.
+    with --ttl. On a store of several machines --pid needs a --ttl too, since the others cannot see the process. Where one
+    command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already gets its token again,
+    and whoever releases that token frees it.
     """
     if ttl_s is None and pid is None:
         raise click.UsageError(
@@ -66,6 +67,11 @@ def acquire(
         )
     mode = mode_of(shared)
     with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
+        if ttl_s is None and not hf.store.embedded:
+            raise click.UsageError(
+                "other machines cannot see the process, and nobody renews the lock for it: give a --ttl beside --pid, or use "
+                "`holdfast locks run`"
+            )
         grant = hf.locks.acquire(
             names,
             by=by,
@@ -80,6 +86,12 @@ def acquire(
             write(to_json(_facts(grant)) if as_json else str(grant.token))
         except OSError as error:
             raise _untold(hf, grant, error) from None
+        except BaseException:
+            # Interrupted before anybody was told of it.
+            hf.locks.release(grant)
+            raise
+        if grant.reentered and not quiet:
+            remark(f"{', '.join(grant.names)} was {by}'s already: this is the same token, and releasing it frees it")
 
 
 def _facts(grant: Grant) -> dict[str, object]:
