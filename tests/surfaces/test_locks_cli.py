@@ -397,7 +397,7 @@ BAD = [
     (["acquire", "a", "--by", "x", "--ttl", "-1"], 2, "more than 0 seconds"),
     (["acquire", "a", "--by", "x", "--ttl", "nan"], 2, "more than 0 seconds"),
     (["acquire", "a", "--by", "x", "--ttl", "inf"], 2, "more than 0 seconds"),
-    (["acquire", "a", "--by", "x", "--ttl", "1e300"], 2, "calendar"),
+    (["acquire", "a", "--by", "x", "--ttl", "1e300"], 2, "at most"),
     (["acquire", "a", "--by", "x", "--ttl", "9", "--timeout", "nan"], 2, "from 0 on"),
     (["acquire", "a", "--by", "x", "--ttl", "9", "--timeout", "-1"], 2, "from 0 on"),
     (["acquire", "a", "--by", "x", "--pid", "999999999"], 1, "no live process 999999999"),

@@ -452,13 +452,11 @@ class Locks(Oversight):
             self._process = self._processes.current(self._label)
         return self._process
 
-    def _begin(self) -> None:
-        """Before anything else in a process, also in a forked child."""
+    def _begin_here(self) -> None:
         if self._pid != os.getpid():
             self._keeper.begin_process()
             self._counting.begin_process()
             self._begin_process()
-        self._lasting.begin()
 
     def _refusal(self, refused: "_NotGranted") -> LockTimeout | LeaseLost:
         request, over = refused.request, refused.over

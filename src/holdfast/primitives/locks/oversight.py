@@ -25,8 +25,12 @@ class Oversight:
         self._lasting = room.lasting
         self._counting = room.counting
 
+    def _begin_here(self) -> None:
+        """Before anything else in a process, also in a forked child."""
+
     def _begin(self) -> None:
-        """Before the first look at the table."""
+        """Before the first use of the table."""
+        self._begin_here()
         self._lasting.begin()
 
     def check_token(self, name: str, token: int) -> None:
@@ -121,7 +125,7 @@ class Oversight:
 
     def statistics(self) -> dict[str, LockStatistics]:
         """What each resource has been through, this process's counts included."""
-        self._begin()
+        self._begin_here()
         self._counting.add_up()
         rows = self._store.read(lambda tx: tx.range(LOCK_STATISTICS), scope=[LOCK_STATISTICS])
         return {row.key: row.record for row in rows}
