@@ -120,7 +120,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable("the store is closed: connect again", outcome="none")
+            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
 
 
 class _MemoryReadTx:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import Liveness, Processes
 from holdfast.kernel.lease import reclaimable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Listener, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
@@ -30,6 +31,7 @@ _SOON_S = 0.02
 
 
 _STORE_LOST_S = 1.0
+_WITHDRAWING_S = 2.0
 
 
 class Room(NamedTuple):
@@ -44,7 +46,7 @@ class Room(NamedTuple):
     strays: dict[str, tuple[str, ...]]
     """Requests that could not be withdrawn when they should have been, as the store did not answer."""
 
-    def transact(self, body: Callable[[Turns], T]) -> T:
+    def transact(self, body: Callable[[Turns], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         """Change the lock table in one step."""
 
         def run(tx: Tx) -> T:
@@ -53,7 +55,7 @@ class Room(NamedTuple):
             turns.end()
             return result
 
-        return self.store.transact(run, scope=SCOPE)
+        return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
 
     def read(self, body: Callable[[Table], T]) -> T:
         """Look at the lock table as of now."""
@@ -76,7 +78,7 @@ class Room(NamedTuple):
 
         self.strays[request_id] = names
         try:
-            hold = self.transact(body)
+            hold = self.transact(body, timeout_s=_WITHDRAWING_S)
             if hold is not None:
                 self.lasting.end(hold)
             self.strays.pop(request_id, None)
@@ -165,19 +167,19 @@ class Asking:
         with self._room.store.listen() as ears:
             self._draft = replace(self._draft, address=ears.address)
             try:
-                answer: Answer = self._room.transact(self._ask)
+                answer: Answer = self._transact(self._ask)
                 while True:
                     if isinstance(answer, Waiting):
                         answer = self._wait(answer, ears)
                     elif isinstance(answer, Doubt):
                         self._make_sure(answer)
-                        answer = self._room.transact(self._ask)
+                        answer = self._transact(self._ask)
                     elif isinstance(answer, Given) and self._lost_a_part(answer):
                         self._withdraw()
-                        answer = self._room.transact(self._ask)
+                        answer = self._transact(self._ask)
                     elif isinstance(answer, Over) and answer.outcome == TAKEN_AWAY and self._draft.look:
                         # Its place was taken for that of a process that is gone; it had nothing to lose but time.
-                        answer = self._room.transact(self._ask)
+                        answer = self._transact(self._ask)
                     else:
                         break
                 if isinstance(answer, Given) and answer.hold is not None and answer.hold.process != self._draft.holder:
@@ -212,6 +214,9 @@ class Asking:
         self._vouched |= {hold.id for hold in doubtful}
         return False
 
+    def _transact(self, body: Callable[[Turns], T]) -> T:
+        return self._room.transact(body, timeout_s=self._deadline.for_a_turn_s())
+
     def _tell_caller(self, ahead: Sequence[Ahead]) -> None:
         who = [(one.id, one.holds) for one in ahead]
         if self._on_wait is not None and who != self._told_of:
@@ -220,7 +225,7 @@ class Asking:
 
     def _without_waiting(self) -> Given | Over:
         while True:
-            answer = self._room.transact(self._try)
+            answer = self._transact(self._try)
             if isinstance(answer, Doubt):
                 self._make_sure(answer)
             elif not isinstance(answer, Waiting):
@@ -310,7 +315,7 @@ class Asking:
                     if _differs(now, waiting):
                         return now
                 if self._deadline.passed():
-                    return room.transact(self._give_up)
+                    return self._transact(self._give_up)
                 pause_s = _SOON_S if suspects else watch.next_look_s()
                 limit_s = earliest(self._deadline.left_s(), pause_s, self._sign_of_life.left_s())
                 woken = ears.wait(limit_s, also=watch.fds)
@@ -332,6 +337,8 @@ class Asking:
             except (StoreUnavailable, LockTimeout) as error:
                 if self._deadline.passed():
                     return waiting
+                if error.fields.get("closed"):
+                    raise
                 logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
                 ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
 

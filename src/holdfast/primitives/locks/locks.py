@@ -90,6 +90,7 @@ class Locks(Oversight):
     def _tick(self) -> None:
         """What is done in the background every few seconds."""
         self._room.withdraw_strays()
+        self.clear_unread()
         self._counting.add_up()
 
     def acquire(
@@ -280,12 +281,12 @@ class Locks(Oversight):
         holder = self._this_process() if process is THIS_PROCESS else cast("Holder | None", process)
         if not wanted:
             return Grant(self, id="", by=by, mode=mode, names=(), taken=(), token=0)
-        request_id = self._new_id()
+        request_id, deadline = self._new_id(), Deadline(timeout_s)
         try:
-            grant = self._quickly(request_id, wanted, by, mode, ttl_s, holder)
+            grant = self._quickly(request_id, wanted, by, mode, ttl_s, holder, deadline)
             if grant is None:
                 request = self._draft(request_id, wanted, by, mode, priority, ttl_s, holder)
-                asking = Asking(self._room, request, Deadline(timeout_s), on_wait)
+                asking = Asking(self._room, request, deadline, on_wait)
                 answer = asking.answer()
                 if isinstance(answer, Deadlocked):
                     raise self._deadlock(request, answer)
@@ -306,7 +307,14 @@ class Locks(Oversight):
         return grant
 
     def _quickly(
-        self, request_id: str, names: tuple[str, ...], by: str, mode: Mode, ttl_s: float | None, process: Holder | None
+        self,
+        request_id: str,
+        names: tuple[str, ...],
+        by: str,
+        mode: Mode,
+        ttl_s: float | None,
+        process: Holder | None,
+        deadline: Deadline,
     ) -> Grant | None:
         """Take what nobody holds or waits for, in one statement; None when it is not so."""
         terms = self._room.terms
@@ -318,7 +326,7 @@ class Locks(Oversight):
             id=request_id, by=by, mode=mode, names=names, lease=lease, process=process, on_behalf=on_behalf, ttl_s=ttl_s
         )
         lock = Lock(holds=(hold,))
-        token = self._store.put_new(LOCKS, [(name, lock) for name in names])
+        token = self._store.put_new(LOCKS, [(name, lock) for name in names], timeout_s=deadline.for_a_turn_s())
         if token is None:
             return None
         if process is None:

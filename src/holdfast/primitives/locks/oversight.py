@@ -5,14 +5,16 @@ from datetime import datetime
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks.asking import SCOPE, Room
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
-from holdfast.primitives.locks.record import LOCKS, Hold, lock_in
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.turns import Removed, Suspect, Turns
+
+_UNREAD_MAX = 100
 
 
 class Oversight:
@@ -122,6 +124,22 @@ class Oversight:
         """Who waits for whom, over all resources."""
         self._lasting.begin(to_look=True)
         return self._store.read(lambda tx: graph_of(tx, self._store, self._processes), scope=SCOPE)
+
+    def clear_unread(self) -> int:
+        """Remove what requests were told whose processes died before they could read it; return how many there were. Done in
+        the background now and then."""
+        told = self._store.read(lambda tx: tx.find(LOCK_WAITS, "told", limit=_UNREAD_MAX), scope=[LOCK_WAITS])
+        now = self._store.now()
+        gone = [
+            row.key
+            for row in told
+            if leases.reclaimable(
+                row.record.lease, probe(row.record.process, self._processes, embedded=self._store.embedded), now
+            )
+        ]
+        if not gone:
+            return 0
+        return self._store.transact(lambda tx: sum(tx.delete(LOCK_WAITS, key) for key in gone), scope=[LOCK_WAITS])
 
     def statistics(self) -> dict[str, LockStatistics]:
         """What each resource has been through, this process's counts included."""

@@ -128,8 +128,14 @@ def _job_place(row: Request) -> Parts | None:
     return None if row.outcome or row.name != row.names[0] else (root_of(row.by), *row.place)
 
 
+def _told_place(row: Request) -> Parts | None:
+    return (row.arrival,) if row.outcome else None
+
+
 LOCKS = Space("locks", Lock, volatile=True)
-LOCK_WAITS = Space("lock_waits", Request, volatile=True, indexes={"queue": _queue_place, "job": _job_place})
+LOCK_WAITS = Space(
+    "lock_waits", Request, volatile=True, indexes={"queue": _queue_place, "job": _job_place, "told": _told_place}
+)
 
 
 def request_key(request_id: str) -> str:

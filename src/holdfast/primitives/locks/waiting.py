@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.lease import Lease, reclaimable
-from holdfast.kernel.limits import LOCK_WATCHED_MAX
+from holdfast.kernel.limits import LOCK_WATCHED_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Store
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import Hold, Request
@@ -111,6 +111,9 @@ _LATER_S = 0.001
 """A lease is fresh up to and including its last instant, so the look comes after it."""
 
 
+_MOMENT_S = 1.0
+
+
 class Deadline:
     """A time limit, or none."""
 
@@ -121,6 +124,12 @@ class Deadline:
     def left_s(self) -> float | None:
         """What is left of it; None when there is no limit."""
         return None if self._end_s is None else max(self._end_s - time.monotonic(), 0.0)
+
+    def for_a_turn_s(self) -> float:
+        """How long the store may take for one change. A moment even where nothing is left: that is for waiting in line, and
+        not for the store's own work."""
+        left_s = self.left_s()
+        return TRANSACT_TIMEOUT_S if left_s is None else min(max(left_s, _MOMENT_S), TRANSACT_TIMEOUT_S)
 
     def passed(self) -> bool:
         """Is it over?"""

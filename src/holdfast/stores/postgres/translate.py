@@ -87,4 +87,4 @@ def out_of_time() -> LockTimeout:
 
 def closed() -> StoreUnavailable:
     """The store object was closed."""
-    return StoreUnavailable("the store is closed: connect again", outcome="none")
+    return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)

@@ -158,7 +158,7 @@ class Gate:
         except BlockingIOError:
             return False
         except (OSError, ValueError):
-            raise StoreUnavailable("the store is closed: connect again", outcome="none") from None
+            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True) from None
         return True
 
     def _unlock(self) -> None:

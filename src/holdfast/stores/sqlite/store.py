@@ -363,7 +363,7 @@ class SqliteStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable("the store is closed: connect again", outcome="none")
+            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
         if self._forked_in_use:
             raise StoreUnavailable(
                 "this process was forked while a thread was inside a transaction: start it another way (spawn)", outcome="none"
