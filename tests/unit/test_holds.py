@@ -54,21 +54,27 @@ class Clocked:
         return self._clock.now()
 
     def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
-        kept = threading.current_thread().name == "holdfast-keeper"
-        if kept and self.down:
-            self._count("_refused")
-            raise StoreUnavailable("it does not answer", outcome="none")
-        result = self._store.transact(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
+        self._keeper_comes()
+        return self._store.transact(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
+
+    def read(self, body: Callable[[Any], Any], **more: Any) -> Any:
+        kept = self._keeper_comes()
+        result = self._store.read(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
         if kept:
             self._count("_kept")
         return result
 
-    def read(self, body: Callable[[Any], Any], **more: Any) -> Any:
-        return self._store.read(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
+    def _keeper_comes(self) -> bool:
+        kept = threading.current_thread().name == "holdfast-keeper"
+        if kept and self.down:
+            self._count("_refused")
+            raise StoreUnavailable("it does not answer", outcome="none")
+        return kept
 
     def until_kept(self) -> None:
-        """Until the background has looked after everything as it is now: one round may be under way, so the next counts."""
-        self._until("_kept", 2)
+        """Until the background has looked after everything as it is now. A round begins with a look: one may be under way, the
+        next counts, and the one after that says that it is over."""
+        self._until("_kept", 3)
 
     def until_refused(self) -> None:
         """Until the background has met a store that does not answer."""

@@ -230,18 +230,21 @@ class Holds:
         held = {one.process for one in mine if one.process is not None}
         alive = {process for process in held if probe(process, self._processes, embedded=True) is not Liveness.DEAD}
 
-        def body(tx: Tx) -> list[_Mine]:
-            gone = []
-            for one in mine:
-                found = _own(tx, one) if one.process in alive else None
-                if found is None:
-                    gone.append(one)
-                elif leases.due(found.lease, tx.now, self._lease_s):
+        def look(tx: ReadTx) -> list[tuple[_Mine, Hold | None]]:
+            return [(one, _own(tx, one) if one.process in alive else None) for one in mine]
+
+        def renew(tx: Tx) -> None:
+            for one, found in look(tx):
+                if found is not None and leases.due(found.lease, tx.now, self._lease_s):
                     fresh = Hold(by=one.by, lease=leases.renew(found.lease, tx.now, self._lease_s), process=found.process)
                     self._write(tx, one.subject, taken(_holds_in(tx, one.subject), fresh))
-            return gone
 
-        return self._store.transact(body, scope=[HOLDS])
+        now = self._store.now()
+        seen = self._store.read(look, scope=[HOLDS])
+        # Mostly nothing is due, and a durable change is a sync.
+        if any(found is not None and leases.due(found.lease, now, self._lease_s) for _, found in seen):
+            self._store.transact(renew, scope=[HOLDS])
+        return [one for one, found in seen if found is None]
 
     def _begin(self) -> None:
         if os.getpid() != self._pid:
