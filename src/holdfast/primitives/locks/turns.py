@@ -82,7 +82,8 @@ class Turns:
         if steps := rules.cycle(self.table, request):
             return steps
         holders = {obstacle.hold.by for obstacle in obstacles}
-        self._wake_behind(request)
+        if not request.look:
+            self._wake_behind(request)
         self.table.enqueue(request)
         told = sorted(holders)[:_NAMES_TOLD_MAX]
         self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=told)
@@ -268,7 +269,7 @@ class Turns:
             self.table.update(replace(other, passed=other.passed + 1))
         self.table.hold(hold)
         for name in names:
-            self._wake_passed(name, request)
+            self._wake_passed(name, request, waited=waited)
         if elsewhere:
             self._after_grant(request)
         return hold
@@ -322,10 +323,19 @@ class Turns:
             for other in self._behind(request):
                 self._tx.notify(other.address)
 
-    def _wake_passed(self, name: str, request: Request) -> None:
-        """A new holder is ahead of those that it passed in the queue, of whom the first ones must know."""
-        passed = takewhile(lambda other: other.place < request.place, self.table.queue(name))
-        self._wake_next(passed, request.by, request.mode)
+    def _wake_passed(self, name: str, request: Request, *, waited: bool) -> None:
+        """There is a new holder, of whom the first in line must know. Those behind it in the queue do, if it was in it; but if
+        it passed somebody, that one is just ahead of them from now on."""
+        if not waited:
+            self._wake_next(self.table.queue(name), request.by, request.mode)
+            return
+        passed = list(
+            self._next(takewhile(lambda other: other.place < request.place, self.table.queue(name)), request.by, request.mode)
+        )
+        for other in passed:
+            self._tx.notify(other.address)
+        if passed:
+            self._wake_next(self.table.after(request, name), request.by, request.mode)
 
     def _waited_s(self, request: Request) -> float:
         return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)

@@ -1,0 +1,300 @@
+"""One process of a crowd: threads that ask for locks at random and write down what happens, each as a job of its own.
+
+    python -m tests.model.lock_worker '{"store": ..., "folder": ..., ...}'
+
+It says when it is ready, and begins when it is told until when, on the monotonic clock. Every event is one line, written by one
+call, so that a process that is killed leaves whole lines and at most one torn one.
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.kernel.errors import DeadlockDetected, HoldfastError, LeaseLost, LockTimeout
+from holdfast.primitives.locks import Grant, Locks
+
+NAMES = tuple(f"n{number:02d}" for number in range(12))
+
+
+class Plan(NamedTuple):
+    """What a process of the crowd is to do."""
+
+    store: str
+    folder: str
+    process: str
+    """Its name, which no other process of the run has."""
+    seed: int
+    jobs: int
+    habit: str = "mixed"
+    """What its jobs are like: see `HABITS`."""
+    bug: str = ""
+    """A fault to plant: see `tests.model.lock_bugs`."""
+
+
+class Job:
+    """One thread, whose requests are all in its own name."""
+
+    def __init__(self, plan: Plan, number: int, locks: Locks, tell: Callable[..., None], until: float) -> None:
+        self.by = f"job-{plan.process}-{number}"
+        self.number = number
+        self.plan = plan
+        self.until = until
+        self.locks = locks
+        self.tell = tell
+        self.random = random.Random(f"{plan.seed}/{self.by}")
+        self.asked = 0
+        self.held: dict[str, Grant] = {}
+        self.pause = threading.Event()
+        """Never set: to wait for it is to be busy."""
+
+    def run(self) -> None:
+        while time.monotonic() < self.until:
+            HABITS[self.plan.habit](self)
+            for ask_id, grant in reversed(list(self.held.items())):
+                self.release(ask_id, grant)
+
+    # What it can do, each written down.
+
+    def ask(
+        self,
+        names: Sequence[str],
+        *,
+        mode: str = "exclusive",
+        timeout_s: float = 20.0,
+        priority: int = 0,
+        ttl_s: float | None = None,
+        attended: bool = True,
+        held: bool = False,
+    ) -> tuple[str, Grant] | None:
+        self.asked += 1
+        ask_id = f"{self.by}#{self.asked}"
+        self.tell(
+            "asked",
+            id=ask_id,
+            by=self.by,
+            process=self.plan.process,
+            names=list(names),
+            mode=mode,
+            priority=priority,
+            timeout_s=timeout_s,
+            ttl_s=ttl_s,
+            attended=attended,
+            alone=not self.held,
+        )
+        queued = False
+
+        def on_wait(_: object) -> None:
+            nonlocal queued
+            if not queued:
+                queued = True
+                self.tell("queued", id=ask_id)
+
+        try:
+            if held:
+                grant: Grant | None = self.locks.hold(
+                    names, by=self.by, mode=mode, timeout_s=timeout_s, priority=priority, ttl_s=ttl_s
+                )
+            else:
+                ask = self.locks.try_acquire if timeout_s <= 0 else self.locks.acquire
+                more: dict[str, Any] = {} if attended else {"process": None}
+                grant = ask(
+                    names,
+                    by=self.by,
+                    mode=mode,
+                    timeout_s=timeout_s,
+                    priority=priority,
+                    ttl_s=ttl_s,
+                    on_wait=on_wait,
+                    **more,
+                )
+        except LockTimeout as error:
+            # The store has one of its own: so many wanted to change the table at once that no turn came in time.
+            self.tell("timed_out" if error.fields.get("by") == self.by else "no_turn", id=ask_id, told=str(error))
+            return None
+        except DeadlockDetected as error:
+            self.tell("deadlock", id=ask_id, told=error.fields["cycle"])
+            return None
+        except LeaseLost as error:
+            # A short time to live may be over before its holder is awake.
+            self.tell("failed" if ttl_s is None else "lost", id=ask_id, told=str(error))
+            return None
+        except HoldfastError as error:
+            self.tell("failed", id=ask_id, told=repr(error))
+            return None
+        if grant is None:
+            self.tell("timed_out", id=ask_id)
+            return None
+        self.tell("granted", id=ask_id, tokens=dict(grant.tokens), taken=list(grant.taken))
+        self.held[ask_id] = grant
+        return ask_id, grant
+
+    def release(self, ask_id: str, grant: Grant) -> None:
+        self.held.pop(ask_id, None)
+        if not grant.taken:
+            assert self.locks.release(grant) is False, "the release of a re-entered grant freed something"
+            return
+        self.tell("releasing", id=ask_id)
+        freed = self.locks.release(grant)
+        self.tell("released", id=ask_id, freed=freed)
+
+    def renew(self, ask_id: str, grant: Grant, ttl_s: float) -> None:
+        self.tell("renewing", id=ask_id)
+        try:
+            self.locks.renew(grant, ttl_s)
+        except LeaseLost:
+            return
+        self.tell("renewed", id=ask_id, ttl_s=ttl_s)
+
+    def work(self, most_s: float = 0.02) -> None:
+        self.pause.wait(self.random.random() * most_s)
+
+    def some_names(self, most: int = 5) -> list[str]:
+        return self.random.sample(NAMES, self.random.randint(1, most))
+
+    def mode(self) -> str:
+        return self.random.choice(["exclusive", "exclusive", "shared"])
+
+
+def mixed(job: Job) -> None:
+    """Everything, as it comes."""
+    draw = job.random
+    doing = draw.choices(
+        [single, impatient, once, nested, again, upgrade, leased, unattended, held], [30, 10, 8, 14, 6, 4, 8, 2, 6]
+    )
+    doing[0](job)
+
+
+def single(job: Job) -> None:
+    draw = job.random
+    names = job.some_names(draw.choice([1, 1, 2, 5]))
+    if job.ask(names, mode=job.mode(), priority=draw.choice([0, 0, 0, 0, -1, 1])):
+        job.work()
+
+
+def impatient(job: Job) -> None:
+    if job.ask(job.some_names(), mode=job.mode(), timeout_s=job.random.choice([0.01, 0.1, 0.5, 2.0])):
+        job.work()
+
+
+def once(job: Job) -> None:
+    if job.ask(job.some_names(), mode=job.mode(), timeout_s=0):
+        job.work()
+
+
+def nested(job: Job) -> None:
+    """More and more at a time, in any order: the others do the same, and cycles close."""
+    for _ in range(job.random.choice([2, 2, 3])):
+        if not job.ask(job.some_names(2), mode=job.mode(), timeout_s=job.random.choice([0.5, 1.5, 3.0])):
+            return
+        job.work(0.01)
+
+
+def again(job: Job) -> None:
+    """The same once more, and some of it with something else."""
+    first = job.ask(job.some_names(3))
+    if first is None:
+        return
+    inner = job.ask(first[1].names[:1], mode=job.mode())
+    assert inner is not None and inner[1].reentered, "its own grant did not come back"
+    job.release(*inner)
+    job.ask([first[1].names[0], *job.some_names(1)], timeout_s=2.0)
+    job.work()
+
+
+def upgrade(job: Job) -> None:
+    names = job.some_names(1)
+    if job.ask(names, mode="shared"):
+        job.work()
+        if job.ask(names, mode="exclusive", timeout_s=5.0):
+            job.work()
+
+
+def leased(job: Job) -> None:
+    """With a time to live, now and then longer than that, and renewed."""
+    draw = job.random
+    ttl_s = draw.choice([0.3, 0.6, 1.0])
+    found = job.ask(job.some_names(2), mode=job.mode(), ttl_s=ttl_s)
+    if found:
+        if draw.random() < 0.2:
+            job.renew(*found, draw.choice([0.4, 0.8]))
+        job.work()
+        if draw.random() < 0.1:
+            job.pause.wait(ttl_s * 1.2)
+
+
+def unattended(job: Job) -> None:
+    """For nobody: only its time ends it."""
+    if job.ask(job.some_names(1), ttl_s=0.3, attended=False):
+        job.work(0.1)
+
+
+def held(job: Job) -> None:
+    """By the call that is meant for a `with` block; its waiting is not told of."""
+    if job.ask(job.some_names(3), mode=job.mode(), held=True):
+        job.work()
+
+
+def large_and_small(job: Job) -> None:
+    """A few want nearly all, and the rest one each, which is always free first."""
+    if job.number == 0 and job.plan.process.endswith("0.0"):
+        job.ask(NAMES[:8], timeout_s=5.0)
+    elif job.ask(job.random.sample(NAMES[:8], 1)):
+        job.work(0.03)
+
+
+def queue(job: Job) -> None:
+    """One name, one mode, one priority."""
+    if job.ask(NAMES[:1]):
+        job.work(0.005)
+
+
+HABITS: dict[str, Callable[[Job], None]] = {
+    "mixed": mixed,
+    "large": large_and_small,
+    "nested": nested,
+    "queue": queue,
+}
+
+
+def main(plan: Plan) -> int:
+    if plan.bug:
+        from tests.model.lock_bugs import plant
+
+        plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
+    fd = os.open(Path(plan.folder) / f"{plan.process}.events", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def tell(kind: str, **fields: object) -> None:
+        line = json.dumps({"at": time.monotonic(), "kind": kind, **fields}) + "\n"
+        assert os.write(fd, line.encode()) == len(line)
+
+    failures: list[BaseException] = []
+
+    def run(job: Job) -> None:
+        try:
+            job.run()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with holdfast.connect(plan.store) as hf:
+        hf.locks.status(NAMES[0])
+        print("ready", flush=True)
+        until = float(sys.stdin.readline())
+        jobs = [Job(plan, number, hf.locks, tell, until) for number in range(plan.jobs)]
+        threads = [threading.Thread(target=run, args=(job,), name=job.by) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan(**json.loads(sys.argv[1]))))

@@ -1,0 +1,64 @@
+"""A crowd of jobs in many processes on one store, killed and stopped at random: what they recorded must obey the rules.
+
+HOLDFAST_CROWD_S makes a crowd last longer than in the suite, and HOLDFAST_CROWD_SEED chooses another.
+"""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast.kernel.limits import BACKFILL_MAX, LOCK_PRIORITY_AGE_S, WAIT_RECHECK_S
+from tests.model import lock_crowd
+from tests.model.lock_crowd import Crowd
+from tests.model.lock_history import Rules, violations
+
+pytestmark = pytest.mark.slow
+
+SEED = int(os.environ.get("HOLDFAST_CROWD_SEED", "20263"))
+LASTS_S = float(os.environ.get("HOLDFAST_CROWD_S", "8"))
+
+RULES = Rules(backfill_max=BACKFILL_MAX, age_s=LOCK_PRIORITY_AGE_S, recheck_s=WAIT_RECHECK_S)
+
+
+def _wrong(store: str, folder: Path, crowd: Crowd) -> list[str]:
+    """Run a crowd, and say what was wrong with it."""
+    ran = lock_crowd.run(store, folder, crowd)
+    asks = ran.history.asks.values()
+    # Shown with a failure: what the crowd was, and what it lived through.
+    print(crowd, Counter(ask.end or "killed" for ask in asks), sum(ask.queued < ask.ended for ask in asks), "waited")
+    assert len(asks) >= crowd.processes * crowd.jobs, "next to nothing happened"
+    return [*violations(ran.history, RULES, ran.granted_at), *(f"left behind: {row}" for row in ran.left)]
+
+
+@pytest.mark.timeout(LASTS_S + 240)
+def test_a_crowd_on_sqlite_obeys_the_rules(tmp_path: Path) -> None:
+    assert _wrong(f"sqlite:{tmp_path}/store.sqlite", tmp_path, Crowd(SEED, LASTS_S)) == []
+
+
+@pytest.mark.timeout(LASTS_S + 240)
+def test_a_crowd_on_postgres_obeys_the_rules(tmp_path: Path, postgres_url: str) -> None:
+    assert _wrong(postgres_url, tmp_path, Crowd(SEED, LASTS_S)) == []
+
+
+@pytest.mark.parametrize(
+    ("bug", "habit", "found"),
+    [
+        ("blind", "mixed", "two holders"),
+        ("hasty", "queue", "two holders|was lost|failed"),
+        ("stale", "queue", "do not grow"),
+        ("unordered", "queue", "the later went first"),
+        ("unbounded", "large", "was passed by"),
+        ("deaf", "queue", "learnt of its grant|while all was free"),
+        ("careless", "nested", "a deadlock that nobody was told of"),
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path: Path, bug: str, habit: str, found: str) -> None:
+    """A smaller crowd that is left alone, on a lock manager with a fault in it."""
+    crowd = Crowd(SEED, 3.0, processes=4, jobs=4, kills=False, habit=habit, bug=bug)
+    if bug == "deaf":
+        # Each of them gets on only once in two seconds.
+        crowd = crowd._replace(processes=2, jobs=2)
+    assert [one for one in _wrong(f"sqlite:{tmp_path}/store.sqlite", tmp_path, crowd) if re.search(found, one)]
