@@ -71,15 +71,6 @@ HERE, ALSO_HERE, THERE = 0, 1, 2
 # Who goes.
 
 
-def test_a_request_that_waits_lets_those_go_that_it_waits_for_behind_another() -> None:
-    """k may pass e, since e waits for j, j behind x, and x for k."""
-    play(
-        *(ask("j", "a"), ask("k", "d"), ask("h", "c")),
-        *(ask("e", "a b"), ask("x", "d e"), ask("k", "b"), ask("j", "e c")),
-        backfill_max=0,
-    )
-
-
 def test_of_several_gone_none_is_let_go_for_the_end_of_another() -> None:
     """Both before the last are over: the second must not get what the first waited for, with a new lease at that."""
     play(

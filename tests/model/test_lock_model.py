@@ -848,12 +848,6 @@ def test_the_lock_table_in_memory_agrees_with_the_oracle(several: bool) -> None:
 
 @KINDS
 @PATIENCE
-def test_whoever_must_watch_another_is_woken_and_nobody_else(several: bool) -> None:
-    agree(lambda clock: MemoryStore(clock=clock), several=several, wakes=True, examples=EXAMPLES)
-
-
-@KINDS
-@PATIENCE
 def test_the_lock_table_in_sqlite_agrees_with_the_oracle(several: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count()

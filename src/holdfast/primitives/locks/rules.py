@@ -172,7 +172,8 @@ def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request
 def _nearest(table: Table, request: Request, name: str) -> list[Request]:
     nearest: list[Request] = []
     for other in table.before(request, name):
-        if within(request.by, other.by) or other.look or not conflict(other.mode, request.mode):
+        # Those of its own job too: it does not wait for them, but others behind it leave it to this one to watch them.
+        if other.look or not conflict(other.mode, request.mode):
             continue
         if nearest and other.mode is Mode.EXCLUSIVE:
             break

@@ -1,6 +1,7 @@
 """One transaction on the lock table: a request comes or leaves, a grant ends, and who goes next is decided in the same step.
 
-Whoever is granted something, told something, or has somebody new just ahead of it is woken, and nobody else.
+Whoever is granted something or told something is woken, and so is whoever has somebody new just ahead of it, to watch that one.
+Where sets cross in several ways, a waiter may learn of a new neighbour only at its next look, within WAIT_RECHECK_S.
 """
 
 import heapq
@@ -16,7 +17,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of, within
+from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of
 from holdfast.primitives.locks.rules import Step
 from holdfast.primitives.locks.table import WritableTable
 
@@ -58,6 +59,10 @@ class Turns:
         self._journal = journal
         self._terms = terms
         self._numbers = count()
+        self._heap: list[tuple[tuple[int, int], int, str, Iterator[Request] | None, Request]] = []
+        self._handing = False
+        self._begun: set[str] = set()
+        self._grown: dict[str, None] = {}
 
     @property
     def now(self) -> datetime:
@@ -88,7 +93,7 @@ class Turns:
         told = sorted(holders)[:_NAMES_TOLD_MAX]
         self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=told)
         # Now that it waits, those that it waits for may pass whoever waits for it.
-        self._try_each(rules.waiting_behind(self.table, holders))
+        self.hand_over((), rules.waiting_behind(self.table, holders))
         return request
 
     def refuse(self, steps: Sequence[Step]) -> str:
@@ -143,7 +148,7 @@ class Turns:
         given = replace(hold, process=process)
         self.table.rehold(given)
         for name in hold.names:
-            self._wake_next(self.table.queue(name), hold.by, hold.mode)
+            self._wake_next(self.table.queue(name), hold.mode)
         return given
 
     def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
@@ -163,12 +168,14 @@ class Turns:
 
     def leave(self, request: Request, kind: str, **data: object) -> None:
         """A request gives up or is given up."""
-        followers = list(self._behind(request))
+        self._remove(request, kind, **data)
+        self.hand_over(request.names)
+
+    def _remove(self, request: Request, kind: str, **data: object) -> None:
+        for other in () if request.look else list(self._behind(request)):
+            self._tx.notify(other.address)
         self.table.dequeue(request)
         self._tell(request.names, kind, by=request.by, waited_s=self._waited_s(request), **data)
-        self.hand_over(request.names)
-        for other in followers:
-            self._tx.notify(other.address)
 
     def reap(self, suspects: Iterable[Suspect]) -> list[Removed]:
         """Take away what may be reclaimed by now, of grants and of places in the queue."""
@@ -187,36 +194,59 @@ class Turns:
                 self.take_away(hold, died if dead else "lock.lease_expired", process=shown(hold.process))
                 removed.append(Removed(hold.names, hold, dead))
             elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):
-                self.leave(request, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(request.process))
+                self._remove(request, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(request.process))
                 removed.append(Removed(request.names, None, dead))
         self.hand_over([name for gone in removed for name in gone.names])
         return removed
 
-    def hand_over(self, names: Collection[str]) -> None:
-        """Let go whoever may, of those that wait for these names, in their order."""
-        heap: list[tuple[tuple[int, int], int, str, Iterator[Request], Request]] = []
-
-        def go_on(name: str, queue: Iterator[Request]) -> None:
-            for hold in self.table.lock(name).holds:
-                if hold.mode is Mode.EXCLUSIVE:
-                    # Behind an exclusive holder nobody else goes.
-                    return
-            for request in queue:
-                heapq.heappush(heap, (request.place, next(self._numbers), name, queue, request))
-                return
-
+    def hand_over(self, names: Collection[str], requests: Iterable[Request] = ()) -> None:
+        """Let go whoever may, of those that wait for these names and of these requests, in their order. What a grant brings
+        about takes its place in the same order, so that nobody passes one that could go."""
         for name in dict.fromkeys(names):
-            go_on(name, self.table.queue(name))
-        # A name that is gone through already is at this place or further on, so that those behind are still to come.
-        begun = set(names)
-        while heap:
-            _, _, name, queue, request = heapq.heappop(heap)
+            self._begun.add(name)
+            self._go_on(name, self.table.queue(name))
+        for request in requests:
+            heapq.heappush(self._heap, (request.place, next(self._numbers), "", None, request))
+        if self._handing:
+            return
+        self._handing = True
+        while self._heap or self._end_a_cycle():
+            _, _, name, queue, request = heapq.heappop(self._heap)
             if self._try(request):
-                # Those behind it may move up elsewhere too.
-                for other in set(request.names) - begun:
-                    begun.add(other)
-                    go_on(other, self.table.queue(other))
-            go_on(name, queue)
+                # Those behind it may move up elsewhere too. Where a name was gone through already, they could not for its sake
+                # alone: what they waited for as a request they now wait for as a holder.
+                for other in set(request.names) - self._begun:
+                    self._begun.add(other)
+                    self._go_on(other, self.table.queue(other))
+            if queue is not None:
+                self._go_on(name, queue)
+        self._handing = False
+        self._begun.clear()
+
+    def _go_on(self, name: str, queue: Iterator[Request]) -> None:
+        for hold in self.table.lock(name).holds:
+            if hold.mode is Mode.EXCLUSIVE:
+                # Behind an exclusive holder nobody else goes.
+                return
+        for request in queue:
+            heapq.heappush(self._heap, (request.place, next(self._numbers), name, queue, request))
+            return
+
+    def _end_a_cycle(self) -> bool:
+        """Tell the youngest of a cycle that a grant to a waiting job has closed to ask again, when it will learn of it; False
+        when no such cycle is left."""
+        while self._grown:
+            by = next(iter(self._grown))
+            steps = next((steps for waiting in self.table.of_job(by) if (steps := rules.cycle(self.table, waiting))), None)
+            if steps is None:
+                del self._grown[by]
+                continue
+            youngest = max((step.request for step in steps), key=lambda one: one.arrival)
+            self.table.tell(replace(youngest, outcome=Outcome.AGAIN))
+            self.hand_over(youngest.names)
+            if self._heap:
+                return True
+        return False
 
     def _try(self, request: Request) -> bool:
         """Let a waiting request go if it may."""
@@ -235,11 +265,6 @@ class Turns:
             self._granted(current, overtaken, waited=True)
             self._tx.notify(current.address)
         return True
-
-    def _try_each(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            if self._try(request):
-                self.hand_over(request.names)
 
     def _granted(self, request: Request, overtaken: Iterable[Request], *, waited: bool = False) -> Hold:
         names = tuple(rules.needed(self.table, request))
@@ -277,12 +302,8 @@ class Turns:
     def _after_grant(self, request: Request) -> None:
         """A job that waits elsewhere came to hold something: others may pass those that now wait for it, or it has closed a
         cycle by that. Only a job of several threads can be in both places."""
-        self._try_each(rules.waiting_behind(self.table, {request.by}))
-        for waiting in self.table.of_job(request.by):
-            if steps := rules.cycle(self.table, waiting):
-                youngest = max((step.request for step in steps), key=lambda one: one.arrival)
-                self.table.tell(replace(youngest, outcome=Outcome.AGAIN))
-                self.hand_over(youngest.names)
+        self._grown[request.by] = None
+        self.hand_over((), rules.waiting_behind(self.table, {request.by}))
 
     def _placed(self, draft: Request) -> Request:
         """The request with its place. A clock that was stepped back lets nobody overtake those that came before."""
@@ -304,17 +325,17 @@ class Turns:
     def _behind(self, request: Request) -> Iterator[Request]:
         """Those that have the request just ahead of them: on each name the next that conflicts, and more while they share."""
         for name in request.names:
-            yield from self._next(self.table.after(request, name), request.by, request.mode)
+            yield from self._next(self.table.after(request, name), request.mode)
 
-    def _next(self, queue: Iterable[Request], by: str, mode: Mode) -> Iterator[Request]:
+    def _next(self, queue: Iterable[Request], mode: Mode) -> Iterator[Request]:
         for other in queue:
-            if conflict(other.mode, mode) and not within(other.by, by):
+            if conflict(other.mode, mode):
                 yield other
                 if other.mode is Mode.EXCLUSIVE and not other.look:
                     return
 
-    def _wake_next(self, queue: Iterable[Request], by: str, mode: Mode) -> None:
-        for other in self._next(queue, by, mode):
+    def _wake_next(self, queue: Iterable[Request], mode: Mode) -> None:
+        for other in self._next(queue, mode):
             self._tx.notify(other.address)
 
     def _wake_behind(self, request: Request) -> None:
@@ -327,15 +348,13 @@ class Turns:
         """There is a new holder, of whom the first in line must know. Those behind it in the queue do, if it was in it; but if
         it passed somebody, that one is just ahead of them from now on."""
         if not waited:
-            self._wake_next(self.table.queue(name), request.by, request.mode)
+            self._wake_next(self.table.queue(name), request.mode)
             return
-        passed = list(
-            self._next(takewhile(lambda other: other.place < request.place, self.table.queue(name)), request.by, request.mode)
-        )
+        passed = list(self._next(takewhile(lambda other: other.place < request.place, self.table.queue(name)), request.mode))
         for other in passed:
             self._tx.notify(other.address)
         if passed:
-            self._wake_next(self.table.after(request, name), request.by, request.mode)
+            self._wake_next(self.table.after(request, name), request.mode)
 
     def _waited_s(self, request: Request) -> float:
         return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)
