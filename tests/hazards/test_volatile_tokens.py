@@ -387,6 +387,7 @@ def test_tokens_grow_while_those_who_count_are_killed(path: Path, store: SqliteS
         for worker in workers:
             worker.start()
         while log.stat().st_size < before + 500 + 37 * turn:
+            # The kill comes when so much was done, and of a file that grows nothing tells.
             time.sleep(0.001)
         for worker in workers:
             assert worker.pid is not None

@@ -30,7 +30,7 @@ from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.asking import SCOPE
+from holdfast.primitives.locks.room import SCOPE
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Mode, Request, conflict, lock_in
 from holdfast.primitives.locks.turns import Suspect, Terms, Turns, lost_topic
 from holdfast.primitives.locks.waiting import Ahead, ahead_of, of_hold, of_request
@@ -412,16 +412,7 @@ class LockMachine(RuleBasedStateMachine):
         """A job lets go of some names, by whichever grants it has them."""
         by = self.oracle.holds[at % len(self.oracle.holds)].by
 
-        def body(turns: Turns) -> list[str]:
-            freed = {name: None for name in names for hold in turns.table.lock(name).holds if hold.by == by}
-            for name in freed:
-                for hold in turns.table.lock(name).holds:
-                    if hold.by == by:
-                        turns.release_part(hold, name)
-            turns.hand_over(freed)
-            return list(freed)
-
-        freed, notified = self.transact(body)
+        freed, notified = self.transact(lambda turns: turns.free(names, by)[0])
         self.say(f"{by} lets go of {names}: {freed}")
         held = {name for hold in self.oracle.holds if hold.by == by for name in hold.names}
         assert set(freed) == held & set(names)

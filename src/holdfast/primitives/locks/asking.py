@@ -8,97 +8,23 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
-from holdfast.kernel.holder import Liveness, Processes
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import reclaimable
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
-from holdfast.kernel.store import Listener, Store, Tx
-from holdfast.primitives.journal import Journal
+from holdfast.kernel.store import Listener
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.lasting import Lasting
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Outcome, Request, lock_in
-from holdfast.primitives.locks.statistics import Counting
+from holdfast.primitives.locks.record import LOCKS, Hold, Outcome, Request, lock_in
+from holdfast.primitives.locks.room import Room
 from holdfast.primitives.locks.table import Table
-from holdfast.primitives.locks.turns import Removed, Suspect, Terms, Turns
+from holdfast.primitives.locks.turns import Removed, Suspect, Turns
 from holdfast.primitives.locks.waiting import Ahead, Deadline, OnWait, Watch, ahead_of, earliest, of_hold, of_request
 
 T = TypeVar("T")
 
-SCOPE = (LOCKS, LOCK_WAITS)
-
 _SOON_S = 0.02
 """Until the next try to reclaim what the store's clock says is not over yet."""
 
-
 _STORE_LOST_S = 1.0
-_WITHDRAWING_S = 2.0
-
-
-class Room(NamedTuple):
-    """What every request of a process shares."""
-
-    store: Store
-    journal: Journal
-    processes: Processes
-    terms: Terms
-    counting: Counting
-    lasting: Lasting
-    strays: dict[str, tuple[str, ...]]
-    """Requests that could not be withdrawn when they should have been, as the store did not answer."""
-
-    def transact(self, body: Callable[[Turns], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
-        """Change the lock table in one step."""
-
-        def run(tx: Tx) -> T:
-            turns = Turns(tx, self.journal, self.terms)
-            result = body(turns)
-            turns.end()
-            return result
-
-        return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
-
-    def read(self, body: Callable[[Table], T]) -> T:
-        """Look at the lock table as of now."""
-        return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
-
-    def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
-        """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the
-        store does not answer, is done later."""
-
-        def body(turns: Turns) -> Hold | None:
-            request = turns.table.request(request_id)
-            hold = turns.table.find_hold(request_id, names)
-            if request is not None and request.outcome is None:
-                turns.leave(request, "lock.withdrawn")
-            elif request is not None:
-                turns.table.forget(request)
-            elif hold is not None:
-                turns.release(hold)
-            return hold
-
-        self.strays[request_id] = names
-        try:
-            hold = self.transact(body, timeout_s=_WITHDRAWING_S)
-            if hold is not None:
-                self.lasting.end(hold)
-            self.strays.pop(request_id, None)
-        except HoldfastError as error:
-            logging.getLogger("holdfast.locks").warning("could not withdraw request %s yet: %s", request_id, error.message)
-
-    def withdraw_strays(self) -> None:
-        """Try again what could not be withdrawn."""
-        for request_id, names in list(self.strays.items()):
-            self.withdraw(request_id, names)
-
-    def reaped(self, removed: Sequence[Removed]) -> None:
-        """Count what was reaped, and let its durable copies go."""
-        for gone in removed:
-            if gone.hold is not None:
-                self.lasting.end(gone.hold)
-                if not gone.dead:
-                    self.counting.count(gone.names, "expiries")
-                elif not gone.hold.on_behalf:
-                    self.counting.count(gone.names, "deaths")
 
 
 class Given(NamedTuple):
@@ -175,7 +101,8 @@ class Asking:
                         self._make_sure(answer)
                         answer = self._transact(self._ask)
                     elif isinstance(answer, Given) and self._lost_a_part(answer):
-                        self._withdraw()
+                        # Not withdrawn, which may be put off until later: it would take away what is asked for now.
+                        self._transact(lambda turns: turns.release_if_held(self._draft.id, self._draft.names))
                         answer = self._transact(self._ask)
                     elif isinstance(answer, Over) and answer.outcome == TAKEN_AWAY and self._draft.look:
                         # Its place was taken for that of a process that is gone; it had nothing to lose but time.
@@ -234,35 +161,39 @@ class Asking:
                 return Over(TIMED_OUT, answer.ahead)
 
     def _ask(self, turns: Turns) -> Answer:
-        own = turns.own_holds(self._draft)
-        if doubtful := self._doubtful(own, turns.now):
-            return Doubt([of_hold(hold) for hold in doubtful])
-        if own and not rules.needed(turns.table, self._draft):
-            return Given(None, own)
+        """Ask, and wait in line if it is not its turn."""
+        known = self._known(turns)
+        if known is not None:
+            return known
         found = turns.ask(self._draft)
-        if isinstance(found, Hold):
-            return self._given(turns.table, found)
         if isinstance(found, Request):
             return self._state(turns.table)
-        if found is None:
-            return Over(FREE, [])
+        if not isinstance(found, list):
+            return self._granted(turns.table, found)
         # A cycle through a process that is gone is none.
         involved = [one for step in found for one in (of_hold(step.hold), of_request(step.request))]
         others = [one for one in involved if one.id != self._draft.id and one.id not in self._vouched]
         return Doubt(others) if others else Deadlocked(turns.refuse(found))
 
     def _try(self, turns: Turns) -> Given | Waiting | Doubt | Over:
+        """Ask, and do not wait."""
+        known = self._known(turns)
+        if known is not None:
+            return known
+        found = turns.try_now(self._draft)
+        if isinstance(found, Request):
+            return Waiting(found, ahead_of(turns.table, found))
+        return self._granted(turns.table, found)
+
+    def _known(self, turns: Turns) -> Given | Doubt | None:
+        """The answer that follows from what the job holds already; None when it lacks something."""
         own = turns.own_holds(self._draft)
         if doubtful := self._doubtful(own, turns.now):
             return Doubt([of_hold(hold) for hold in doubtful])
-        if own and not rules.needed(turns.table, self._draft):
-            return Given(None, own)
-        found = turns.try_now(self._draft)
-        if isinstance(found, Hold):
-            return self._given(turns.table, found)
-        if found is None:
-            return Over(FREE, [])
-        return Waiting(found, ahead_of(turns.table, found))
+        return Given(None, own) if own and not rules.needed(turns.table, self._draft) else None
+
+    def _granted(self, table: Table, hold: Hold | None) -> Given | Over:
+        return Over(FREE, []) if hold is None else self._given(table, hold)
 
     def _doubtful(self, own: list[Hold], now: datetime) -> list[Hold]:
         """Own holds that may be over: one whose time has passed, or whose process died, cannot be entered again."""

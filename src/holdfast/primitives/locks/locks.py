@@ -2,49 +2,36 @@
 
 import contextlib
 import os
-import shlex
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from itertools import count
-from typing import NamedTuple, cast
+from typing import cast
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import Corrupt, DeadlockDetected, Fenced, HoldfastError, InvalidValue, LeaseLost, LockTimeout
+from holdfast.kernel.errors import DeadlockDetected, Fenced, HoldfastError, LeaseLost
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
-from holdfast.kernel.limits import (
-    LOCK_NAMES_MAX,
-    LOCK_PRIORITY_MAX,
-    LOCK_SET_BYTES_MAX,
-    LOCK_STATISTICS_EVERY_S,
-    LOCK_TIMEOUT_S,
-)
+from holdfast.kernel.limits import LOCK_STATISTICS_EVERY_S, LOCK_TIMEOUT_S
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
-from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over, Room
+from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over
 from holdfast.primitives.locks.grant import Grant, lost
 from holdfast.primitives.locks.lasting import Lasting
-from holdfast.primitives.locks.oversight import Oversight, check_ttl, release
-from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode, Request, distinct
+from holdfast.primitives.locks.oversight import Oversight
+from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode, Request
+from holdfast.primitives.locks.refusing import deadlocked, taken_away, timed_out
+from holdfast.primitives.locks.renewing import renew_all
+from holdfast.primitives.locks.room import Room
 from holdfast.primitives.locks.statistics import Counting
-from holdfast.primitives.locks.table import Table
-from holdfast.primitives.locks.turns import Terms, Turns, lost_topic
-from holdfast.primitives.locks.waiting import Ahead, Deadline, OnWait
+from holdfast.primitives.locks.turns import Terms, lost_topic
+from holdfast.primitives.locks.waiting import Deadline, OnWait
+from holdfast.primitives.locks.wish import Wish, check_names, check_ttl, wished
 
 _CONTENDED_MAX = 1024
-
-
-class _NotGranted(NamedTuple):
-    """How a request ended that was not granted."""
-
-    request: Request
-    over: Over
-    timeout_s: float | None
 
 
 class Locks(Oversight):
@@ -71,7 +58,7 @@ class Locks(Oversight):
         self._keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self._prefix),
-            renew=self._renew_kept,
+            renew=lambda grants: renew_all(self._room, grants),
             tick=self._tick,
             renew_every_s=terms.lease_s / 3,
             tick_every_s=LOCK_STATISTICS_EVERY_S,
@@ -114,10 +101,11 @@ class Locks(Oversight):
         Raises LockTimeout (nothing is held), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
         before this process could wake), InvalidName and InvalidValue.
         """
-        answer = self._asked(names, by, mode, timeout_s, priority, ttl_s, process, on_wait)
-        if isinstance(answer, Grant):
-            return answer
-        raise self._refusal(answer)
+        wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
+        answer = self._asked(wish, on_wait)
+        if isinstance(answer, Over):
+            raise timed_out(wish, answer)
+        return answer
 
     def try_acquire(
         self,
@@ -132,13 +120,8 @@ class Locks(Oversight):
         on_wait: OnWait | None = None,
     ) -> Grant | None:
         """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all."""
-        answer = self._asked(names, by, mode, timeout_s, priority, ttl_s, process, on_wait)
-        if isinstance(answer, Grant):
-            return answer
-        if answer.over.outcome != TIMED_OUT:
-            raise self._refusal(answer)
-        self._counting.count(answer.request.names, "timeouts")
-        return None
+        answer = self._asked(wished(names, by, mode, timeout_s, priority, ttl_s, process), on_wait)
+        return None if isinstance(answer, Over) else answer
 
     def hold(
         self,
@@ -167,16 +150,15 @@ class Locks(Oversight):
         Promised: there was a moment between call and return at which no other job held them, or their turn had come. Not
         promised: that it is still so. Raises DeadlockDetected when the job holds what the others wait for.
         """
-        wanted, mode = self._names(names), _mode(mode)
-        check_label(by, "job")
-        _check_terms(THIS_PROCESS, 0, timeout_s, None)
-        if not wanted:
+        wish = wished(names, by, mode, timeout_s, look=True)
+        if not wish.names:
             return True
         self._begin()
-        asked = self._draft(self._new_id(), wanted, by, mode, 0, None, None, look=True)
-        answer = Asking(self._room, asked, Deadline(timeout_s), on_wait).answer()
+        asking = Asking(self._room, self._draft(self._new_id(), wish, self._this_process()), Deadline(timeout_s), on_wait)
+        answer = asking.answer()
         if isinstance(answer, Deadlocked):
-            raise self._deadlock(asked, answer)
+            self._counting.count(wish.names, "deadlocks")
+            raise deadlocked(wish, answer)
         return isinstance(answer, Over) and answer.outcome == FREE
 
     def release(self, grant: Grant) -> bool:
@@ -217,12 +199,12 @@ class Locks(Oversight):
 
         The rest of a set stays held. What another job holds is left alone.
         """
-        wanted = self._names(names)
+        wanted = check_names(names)
         check_label(by, "job")
         if not wanted:
             return ()
         self._begin()
-        freed, rests = self._room.transact(lambda turns: _free(turns, wanted, by))
+        freed, rests = self._room.transact(lambda turns: turns.free(wanted, by))
         for rest in rests:
             (self._lasting.keep if rest.names else self._lasting.end)(rest)
         return freed
@@ -261,69 +243,57 @@ class Locks(Oversight):
                 self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
                 self._counting.add_up()
 
-    def _asked(
-        self,
-        names: str | Iterable[str],
-        by: str,
-        mode: Mode | str,
-        timeout_s: float | None,
-        priority: int,
-        ttl_s: float | None,
-        process: Holder | ThisProcess | None,
-        on_wait: OnWait | None,
-    ) -> "Grant | _NotGranted":
-        wanted = self._names(names)
-        if mode is not Mode.EXCLUSIVE:
-            mode = _mode(mode)
-        check_label(by, "job")
-        _check_terms(process, priority, timeout_s, ttl_s)
+    def _asked(self, wish: Wish, on_wait: OnWait | None) -> Grant | Over:
+        """Get what is wished for; Over when its time passed. Raises DeadlockDetected and LeaseLost."""
         self._begin()
-        holder = self._this_process() if process is THIS_PROCESS else cast("Holder | None", process)
-        if not wanted:
-            return Grant(self, id="", by=by, mode=mode, names=(), taken=(), token=0)
-        request_id, deadline = self._new_id(), Deadline(timeout_s)
+        if not wish.names:
+            return Grant(self, id="", by=wish.by, mode=wish.mode, names=(), taken=(), token=0)
+        holder = self._this_process() if wish.process is THIS_PROCESS else cast("Holder | None", wish.process)
+        request_id, deadline = self._new_id(), Deadline(wish.timeout_s)
         try:
-            grant = self._quickly(request_id, wanted, by, mode, ttl_s, holder, deadline)
+            grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                request = self._draft(request_id, wanted, by, mode, priority, ttl_s, holder)
-                asking = Asking(self._room, request, deadline, on_wait)
+                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait)
                 answer = asking.answer()
-                if isinstance(answer, Deadlocked):
-                    raise self._deadlock(request, answer)
-                if isinstance(answer, Over):
-                    return _NotGranted(request, answer, timeout_s)
-                self._remember(wanted, contended=asking.waited)
-                grant = self._grant(request, answer)
+                if not isinstance(answer, Given):
+                    return self._not_given(wish, answer)
+                self._remember(wish.names, contended=asking.waited)
+                grant = self._grant(request_id, wish, answer)
             self._counting.granted(grant.taken)
             self._keeper.add(grant)
-        except DeadlockDetected:
+        except (DeadlockDetected, LeaseLost):
             raise
         except BaseException:
             # Whatever came between the grant and its taker, Ctrl-C included, nobody knows of it.
-            self._room.withdraw(request_id, wanted)
+            self._room.withdraw(request_id, wish.names)
             if self._room.strays:
                 self._keeper.wake()
             raise
         return grant
 
-    def _quickly(
-        self,
-        request_id: str,
-        names: tuple[str, ...],
-        by: str,
-        mode: Mode,
-        ttl_s: float | None,
-        process: Holder | None,
-        deadline: Deadline,
-    ) -> Grant | None:
+    def _not_given(self, wish: Wish, answer: Deadlocked | Over) -> Over:
+        if isinstance(answer, Deadlocked):
+            self._counting.count(wish.names, "deadlocks")
+            raise deadlocked(wish, answer)
+        if answer.outcome != TIMED_OUT:
+            raise taken_away(wish)
+        self._counting.count(wish.names, "timeouts")
+        return answer
+
+    def _quickly(self, request_id: str, wish: Wish, process: Holder | None, deadline: Deadline) -> Grant | None:
         """Take what nobody holds or waits for, in one statement; None when it is not so."""
-        terms = self._room.terms
+        terms, names, ttl_s = self._room.terms, wish.names, wish.ttl_s
         if terms.tell_all or (self._contended and not self._contended.keys().isdisjoint(names)):
             return None
-        lease = leases.grant(self._store.now(), terms.lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None)
-        on_behalf = process is not None and process != self._process
         hold = Hold(
-            id=request_id, by=by, mode=mode, names=names, lease=lease, process=process, on_behalf=on_behalf, ttl_s=ttl_s
+            id=request_id,
+            by=wish.by,
+            mode=wish.mode,
+            names=names,
+            lease=leases.grant(self._store.now(), terms.lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None),
+            process=process,
+            on_behalf=process is not None and process != self._process,
+            ttl_s=ttl_s,
         )
         lock = Lock(holds=(hold,))
         token = self._store.put_new(LOCKS, [(name, lock) for name in names], timeout_s=deadline.for_a_turn_s())
@@ -333,9 +303,9 @@ class Locks(Oversight):
             self._lasting.keep(replace(hold, token=token))
         return Grant(
             self,
-            id=hold.id,
-            by=by,
-            mode=mode,
+            id=request_id,
+            by=wish.by,
+            mode=wish.mode,
             names=names,
             taken=names,
             token=token,
@@ -344,23 +314,23 @@ class Locks(Oversight):
             unattended=process is None,
         )
 
-    def _grant(self, request: Request, given: Given) -> Grant:
+    def _grant(self, request_id: str, wish: Wish, given: Given) -> Grant:
         """The grant behind an answer."""
-        tokens = {name: hold.token for hold in given.own for name in hold.names if name in request.names}
+        tokens = {name: hold.token for hold in given.own for name in hold.names if name in wish.names}
         if given.hold is not None:
             tokens |= dict.fromkeys(given.hold.names, given.hold.token)
             self._lasting.keep(given.hold)
         return Grant(
             self,
-            id=request.id,
-            by=request.by,
-            mode=request.mode,
-            names=request.names,
+            id=request_id,
+            by=wish.by,
+            mode=wish.mode,
+            names=wish.names,
             taken=() if given.hold is None else given.hold.names,
             token=max(tokens.values()),
             tokens=tokens,
-            ttl_s=request.ttl_s,
-            unattended=request.unattended,
+            ttl_s=wish.ttl_s,
+            unattended=wish.process is None,
         )
 
     def _remember(self, names: Iterable[str], *, contended: bool) -> None:
@@ -378,78 +348,32 @@ class Locks(Oversight):
         if grant.untouched:
             freed = self._store.delete_if(LOCKS, grant.taken, grant.token)
         if freed < len(grant.taken):
-            freed += self._room.transact(lambda turns: release(turns, grant.id, grant.taken))
+            freed += self._room.transact(lambda turns: turns.release_if_held(grant.id, grant.taken))
         if grant.unattended:
             self._lasting.forget(grant.id)
         return freed > 0
 
-    def _renew_kept(self, grants: list[Grant]) -> list[Grant]:
-        """A sign of life for grants without a time to live; return those, of all, that are gone."""
-        lease_s = self._room.terms.lease_s
-
-        def renew(turns: Turns) -> list[Grant]:
-            due = [(grant, hold) for grant in grants if (hold := _due(turns.table, grant, turns.now, lease_s)) is not None]
-            for _, hold in due:
-                turns.renew(hold, None)
-            return [grant for grant, _ in due]
-
-        now = self._store.now()
-        gone, due = self._room.read(
-            lambda table: (
-                [grant for grant in grants if _is_gone(table, grant)],
-                any(_due(table, grant, now, lease_s) for grant in grants),
-            )
-        )
-        if due:
-            for grant in self._room.transact(renew):
-                grant.untouched = False
-        return gone
-
-    def _draft(
-        self,
-        request_id: str,
-        names: tuple[str, ...],
-        by: str,
-        mode: Mode,
-        priority: int,
-        ttl_s: float | None,
-        process: Holder | None,
-        *,
-        look: bool = False,
-    ) -> Request:
+    def _draft(self, request_id: str, wish: Wish, process: Holder | None) -> Request:
+        """A request that has no place yet."""
         now, this = self._store.now(), self._this_process()
         return Request(
             id=request_id,
-            name=names[0],
-            names=names,
-            mode=mode,
-            look=look,
-            by=by,
-            priority=priority,
+            name=wish.names[0],
+            names=wish.names,
+            mode=wish.mode,
+            look=wish.look,
+            by=wish.by,
+            priority=wish.priority,
             rank=0,
             arrival=0,
             arrived_at=now,
             process=this,
             grantee=None if process == this else process,
             unattended=process is None,
-            ttl_s=ttl_s,
+            ttl_s=wish.ttl_s,
             lease=leases.grant(now, self._room.terms.lease_s),
             address="",
         )
-
-    def _names(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        wanted = (names,) if isinstance(names, str) else distinct(list(names))
-        for name in wanted:
-            check_label(name, "resource")
-        if len(wanted) > 1 and sum(len(name.encode()) for name in wanted) > LOCK_SET_BYTES_MAX:
-            raise InvalidValue(
-                f"the names of one request may have {LOCK_SET_BYTES_MAX} bytes together: ask for a name that stands for many"
-            )
-        if len(wanted) > LOCK_NAMES_MAX:
-            raise InvalidValue(
-                f"one request may have {LOCK_NAMES_MAX} names, not {len(wanted)}: ask for a name that stands for many"
-            )
-        return wanted
 
     def _new_id(self) -> str:
         return f"{self._prefix}-{next(self._numbers):x}"
@@ -465,95 +389,3 @@ class Locks(Oversight):
             self._keeper.begin_process()
             self._counting.begin_process()
             self._begin_process()
-
-    def _refusal(self, refused: "_NotGranted") -> LockTimeout | LeaseLost:
-        request, over = refused.request, refused.over
-        names = ", ".join(request.names)
-        if over.outcome != TIMED_OUT:
-            return LeaseLost(
-                f"{names} was granted to {request.by} and taken away before this process could wake, or its place in line was: "
-                f"ask again if it is still needed. `holdfast log --subject {shlex.quote(request.names[0])}` tells more",
-                names=list(request.names),
-                by=request.by,
-            )
-        self._counting.count(request.names, "timeouts")
-        who = ", ".join(sorted({_who(one) for one in over.ahead})) or "another job"
-        return LockTimeout(
-            f"{names} could not be had by {request.by} within {refused.timeout_s:g} s: {who} is ahead; nothing was taken. "
-            f"`holdfast locks explain {shlex.quote(request.names[0])}` tells more",
-            resource=request.names[0],
-            names=list(request.names),
-            by=request.by,
-            ahead=[one.by for one in over.ahead],
-            outcome="none",
-        )
-
-    def _deadlock(self, request: Request, answer: Deadlocked) -> DeadlockDetected:
-        self._counting.count(request.names, "deadlocks")
-        return DeadlockDetected(
-            f"{request.by} would wait for ever: {answer.words}. Release what {request.by} holds and try again, or take all of "
-            "it in one request",
-            by=request.by,
-            names=list(request.names),
-            cycle=answer.words,
-        )
-
-
-def _is_gone(table: Table, grant: Grant) -> bool:
-    """Was some of a grant taken away? A damaged record proves nothing."""
-    try:
-        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in grant.tokens.items())
-    except Corrupt:
-        return False
-
-
-def _due(table: Table, grant: Grant, now: datetime, lease_s: float) -> Hold | None:
-    """The hold of a grant that needs a sign of life."""
-    if grant.ttl_s is not None or not grant.taken:
-        return None
-    try:
-        hold = table.find_hold(grant.id, grant.taken)
-    except Corrupt:
-        return None
-    return hold if hold is not None and leases.due(hold.lease, now, lease_s) else None
-
-
-def _free(turns: Turns, names: tuple[str, ...], by: str) -> tuple[tuple[str, ...], list[Hold]]:
-    """Let go of names; return those that were held, and what is left of each grant."""
-    freed: dict[str, None] = {}
-    rests: dict[str, Hold] = {}
-    for name in names:
-        for hold in turns.table.lock(name).holds:
-            if hold.by == by:
-                freed[name] = None
-                rests[hold.id] = turns.release_part(hold, name)
-    turns.hand_over(freed)
-    return tuple(freed), list(rests.values())
-
-
-def _who(one: Ahead) -> str:
-    verb = "holds it" if one.holds else "is in line"
-    return f"{one.by} ({'no process' if one.process is None else f'process {one.process.pid}'}, {verb})"
-
-
-def _mode(mode: Mode | str) -> Mode:
-    try:
-        return Mode(mode)
-    except ValueError:
-        raise InvalidValue(f"{ascii(mode)[:40]} is no mode of a lock: use exclusive or shared", field="mode") from None
-
-
-def _check_terms(process: Holder | ThisProcess | None, priority: int, timeout_s: float | None, ttl_s: float | None) -> None:
-    if timeout_s != timeout_s:
-        raise InvalidValue("timeout_s is not a number: give the seconds to wait, or None for no limit", field="timeout_s")
-    if ttl_s is not None:
-        check_ttl(ttl_s)
-    if process is None and ttl_s is None:
-        raise InvalidValue(
-            "a grant that no process holds needs a ttl_s, or nothing would ever end it: give one, or the process that holds it",
-            field="ttl_s",
-        )
-    if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
-        raise InvalidValue(
-            f"a priority of {priority} is not possible: use -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}", field="priority"
-        )

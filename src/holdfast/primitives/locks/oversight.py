@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
+from holdfast.kernel.errors import Fenced, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness, probe
-from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.kernel.names import check_label
-from holdfast.primitives.locks.asking import SCOPE, Room
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in
+from holdfast.primitives.locks.room import SCOPE, Room
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.turns import Removed, Suspect, Turns
+from holdfast.primitives.locks.wish import check_ttl
 
 _UNREAD_MAX = 100
 
@@ -60,7 +60,7 @@ class Oversight:
         hold = self._by_token(token)
         if hold is None:
             return False
-        freed = self._room.transact(lambda turns: release(turns, hold.id, hold.names))
+        freed = self._room.transact(lambda turns: turns.release_if_held(hold.id, hold.names))
         self._lasting.end(hold)
         return freed
 
@@ -162,14 +162,6 @@ class Oversight:
         return next((hold for row in rows for hold in lock_in(row).holds if hold.token == token), None)
 
 
-def release(turns: Turns, hold_id: str, names: Sequence[str]) -> bool:
-    """Release a grant if it is still in force."""
-    hold = turns.table.find_hold(hold_id, names)
-    if hold is not None:
-        turns.release(hold)
-    return hold is not None
-
-
 def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None) -> tuple[Hold | None, Removed | None]:
     """Renew a grant; one whose asked-for time is over is gone, whether or not another has come for it."""
     hold = turns.table.find_hold(hold_id, names)
@@ -182,9 +174,3 @@ def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None
 
 def _over(hold: Hold, now: datetime) -> bool:
     return leases.reclaimable(hold.lease, Liveness.ALIVE, now)
-
-
-def check_ttl(ttl_s: float | None) -> None:
-    """Refuse a time to live that is not possible."""
-    if ttl_s is not None and not 0 < ttl_s <= LOCK_TTL_MAX_S:
-        raise InvalidValue(f"ttl_s is {ttl_s}: give more than 0 seconds, and {LOCK_TTL_MAX_S:.0f} at most", field="ttl_s")

@@ -6,7 +6,6 @@ the row anew. So a release that finds the row as it was knows that nobody waits.
 """
 
 import enum
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
@@ -191,8 +190,3 @@ def _microseconds(at: datetime) -> int:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Each name once, in the order given."""
-    return tuple(dict.fromkeys(names))

@@ -134,8 +134,27 @@ class Turns:
             self._tell(hold.names, "lock.released", by=hold.by, token=hold.token)
         self.hand_over(hold.names)
 
-    def release_part(self, hold: Hold, name: str) -> Hold:
-        """A grant lets go of one of its names; return the rest of it. Who goes next is for `hand_over` to decide then."""
+    def release_if_held(self, hold_id: str, names: Sequence[str]) -> bool:
+        """The same, of a grant that may be gone; False when it is."""
+        hold = self.table.find_hold(hold_id, names)
+        if hold is not None:
+            self.release(hold)
+        return hold is not None
+
+    def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[Hold]]:
+        """A job lets go of names, by whichever grants; return those that it held, and what is left of each grant."""
+        freed: dict[str, None] = {}
+        rests: dict[str, Hold] = {}
+        for name in names:
+            for hold in self.table.lock(name).holds:
+                if hold.by == by:
+                    freed[name] = None
+                    rests[hold.id] = self._release_part(hold, name)
+        self.hand_over(freed)
+        return tuple(freed), list(rests.values())
+
+    def _release_part(self, hold: Hold, name: str) -> Hold:
+        """A grant lets go of one of its names; return the rest of it."""
         rest = replace(hold, names=tuple(other for other in hold.names if other != name))
         self.table.unhold(replace(hold, names=(name,)))
         self.table.rehold(rest)
