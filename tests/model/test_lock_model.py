@@ -30,8 +30,8 @@ from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.room import SCOPE
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Mode, Request, conflict, lock_in
+from holdfast.primitives.locks.room import SCOPE
 from holdfast.primitives.locks.turns import Suspect, Terms, Turns, lost_topic
 from holdfast.primitives.locks.waiting import Ahead, ahead_of, of_hold, of_request
 from holdfast.stores.memory import MemoryStore

@@ -8,12 +8,12 @@ import msgspec
 
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
+from holdfast.kernel.layout import Document, Layout
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX, SPACE_NAME_CHARS_MAX
 from holdfast.kernel.ordering import Parts, encode
 
 R = TypeVar("R", bound=Record)
 
-Document = dict[str, Any]
 Upgrade = Callable[[Document], Document]
 
 
@@ -26,7 +26,7 @@ class Space(Generic[R]):
 
     `indexes` maps a name to a function from a record to a tuple, or to None for "not in this index". `volatile` records
     are those of one boot (locks, waiters, heartbeats): a store may forget them at the next. `rank` orders the latches of a
-    store that locks by space: lower first, then by name.
+    store that locks by space: lower first, then by name. `layout` says how the files store lays it out for people to read.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Space(Generic[R]):
         indexes: Mapping[str, Callable[[R], Parts | None]] | None = None,
         volatile: bool = False,
         rank: int = 100,
+        layout: Layout | None = None,
     ) -> None:
         self.name = _plain(name)
         self.model = model
@@ -46,6 +47,7 @@ class Space(Generic[R]):
         self.upgrades = dict(upgrades or {})
         self.indexes = {_plain(index): of for index, of in (indexes or {}).items()}
         self.volatile = volatile
+        self.layout = layout
         self.order = (rank, name)
         self._decoder = msgspec.json.Decoder(model)
         if missing := set(range(1, schema_version)) - set(self.upgrades):
