@@ -30,7 +30,7 @@ class OneFile(NamedTuple, Generic[R]):
     """All records of a space in one JSON file, which may be shared with other spaces.
 
     `part` names the member of the file's object that is this space's; None: the whole object. `spread` takes that value apart
-    into documents by key, and `gather` puts it together again; by default it is an object of documents by their keys. Members of
+    into documents by key, and `gather` puts it together again; by default it is an object of documents by key. Members of
     the file that are nobody's part are kept.
     """
 
