@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .bench-venv
+# More than there are cores: most tests wait for processes.
+JOBS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -21,10 +23,10 @@ run: setup ## See it work: a tour of a few seconds on a store in a temporary fol
 
 test: setup ## Run the whole suite (under 15 minutes on 2 cores)
 	tools/test-needs
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-quick: setup ## Run the quick part of the suite (under a minute)
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow'
 
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
