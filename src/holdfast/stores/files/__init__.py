@@ -2,7 +2,8 @@
 
 store.py        the port: the latch, the order of a change, and how a reader gets a whole picture
 transaction.py  the verbs, sent to files or to the inner store
-shelf.py        the records of a space in memory, in order and by index
+shelf.py        the records of a space as one transaction sees them
+pile.py         all records of a space, in order and by index
 cabinet.py      what this process has read, and whether it still holds
 sheet.py        a file with many records: its JSON, taken apart and put together
 redo.py         what the files of a committed change are to hold

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     def remember(self, cabinet: Cabinet) -> None:
         """Once the files are in place: what they hold need not be read again."""
         for spot, (sheet, rooms) in self.sheets.items():
-            cabinet.wrote(spot, sheet, {room.space: dict(room.shelf.entries()) for room in rooms})
+            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms})
         for room, key, change in self.cards:
             cabinet.wrote_card(room.space, change.spot, key, room.shelf.changed[key])
 
@@ -62,7 +62,7 @@ def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet
     assert room.sheet is not None
     spot = cabinet.spot(layout)
     sheet, together = plan.sheets.get(spot, (room.sheet, []))
-    documents = {key: entry.document for key, entry in room.shelf.entries().items()}
+    documents = {key: entry.document for key, entry in room.shelf.pile().entries.items()}
     value = with_documents(layout, sheet.value, documents)
     plan.sheets[spot] = (Sheet(value, b""), [*together, room])
 

@@ -11,9 +11,9 @@ from holdfast.kernel.space import R, Space
 from holdfast.stores.files import naming
 from holdfast.stores.files.disk import Disk, Signature, Spot, Unfit, signature_of, unreadable
 from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.pile import Entry, Pile, damaged
 from holdfast.stores.files.redo import Change
 from holdfast.stores.files.sheet import NO_FILE, Sheet, Unsound, documents_of, parse
-from holdfast.stores.files.shelf import Entry, damaged
 
 Pending = Mapping[Spot, Change]
 Keys = Callable[[], Iterable[str]]
@@ -28,7 +28,7 @@ class _Seen(NamedTuple):
 
 class _Drawn(NamedTuple):
     sheet: Sheet
-    entries: dict[str, Entry[Any]]
+    pile: Pile[Any]
 
 
 class _Card(NamedTuple):
@@ -41,7 +41,7 @@ class Cabinet:
 
     def __init__(self, folders: Folders, disk: Disk) -> None:
         self.folders = folders
-        self._disk = disk
+        self.disk = disk
         self._sheets: dict[Path, _Seen] = {}
         self._drawn: dict[Space[Any], _Drawn] = {}
         self._cards: dict[Space[Any], dict[str, _Card]] = {}
@@ -57,7 +57,7 @@ class Cabinet:
         if known is not None and known.signature is not None and known.signature == signature_of(path):
             return known.sheet
         try:
-            found = self._disk.read(spot)
+            found = self.disk.read(spot)
         except Unfit as error:
             raise Unsound(spot, layout, str(error)) from None
         if found is None:
@@ -67,8 +67,8 @@ class Cabinet:
         self._sheets[path] = _Seen(found.signature if found.sure else None, sheet)
         return sheet
 
-    def drawn(self, space: Space[R], layout: OneFile[R], pending: Pending) -> tuple[Sheet, Mapping[str, Entry[R]]]:
-        """The file of a space, and its entries. Raises Unsound or StoreUnavailable."""
+    def drawn(self, space: Space[R], layout: OneFile[R], pending: Pending) -> tuple[Sheet, Pile[R]]:
+        """The file of a space, and its records. Raises Unsound or StoreUnavailable."""
         sheet = self.sheet(layout, pending)
         known = self._drawn.get(space)
         if known is not None and known.sheet is sheet:
@@ -78,19 +78,20 @@ class Cabinet:
         except ValueError as error:
             raise Unsound(self.spot(layout), layout, str(error)) from None
         # What did not change keeps what was worked out of it.
-        before = {} if known is None else known.entries
+        before = {} if known is None else known.pile.entries
         entries: dict[str, Entry[R]] = {}
         for key, document in documents.items():
             old = before.get(key)
             entries[key] = old if old is not None and _same(old.document, document) else Entry(document)
-        self._drawn[space] = _Drawn(sheet, entries)
-        return sheet, entries
+        pile = Pile(space, layout.wire, entries)
+        self._drawn[space] = _Drawn(sheet, pile)
+        return sheet, pile
 
-    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], dict[str, Entry[Any]]]) -> None:
+    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]]) -> None:
         """Remember what this process has just put in a file's place, with nobody else at the latch."""
         self._sheets[spot.path] = _Seen(signature_of(spot.path), sheet)
-        for space, entries in drawn.items():
-            self._drawn[space] = _Drawn(sheet, entries)
+        for space, pile in drawn.items():
+            self._drawn[space] = _Drawn(sheet, pile)
 
     def wrote_card(self, space: Space[Any], spot: Spot, key: str, entry: Entry[Any] | None) -> None:
         """The same of a file for one record; None: it is gone."""
@@ -115,7 +116,7 @@ class Cabinet:
         if known is not None and known.signature == signature:
             return known.entry
         try:
-            found = self._disk.read(spot)
+            found = self.disk.read(spot)
         except Unfit as error:
             return Entry(None, error=damaged(space, key, str(error)))
         if found is None:
@@ -125,7 +126,7 @@ class Cabinet:
             cards[key] = _Card(found.signature, entry)
         return entry
 
-    def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> Mapping[str, Entry[R]]:
+    def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> dict[str, Entry[R]]:
         """The records of all files of a space. Raises StoreUnavailable."""
         pattern = naming.pattern_of(layout.name)
         folder = self.folders.of(layout.folder)
@@ -161,16 +162,16 @@ class Cabinet:
 class SheetSource(Generic[R]):
     """The entries of a space that has one file."""
 
-    def __init__(self, entries: Mapping[str, Entry[R]]) -> None:
-        self._entries = entries
+    def __init__(self, pile: Pile[R]) -> None:
+        self._pile = pile
 
     def one(self, key: str) -> Entry[R] | None:
         """The entry under a key."""
-        return self._entries.get(key)
+        return self._pile.entries.get(key)
 
-    def all(self) -> Mapping[str, Entry[R]]:
+    def all(self) -> Pile[R]:
         """Every entry."""
-        return self._entries
+        return self._pile
 
 
 class CardSource(Generic[R]):
@@ -192,22 +193,22 @@ class CardSource(Generic[R]):
         self._pending = pending
         self._keys = keys
         self._still = still
-        self._all: Mapping[str, Entry[R]] | None = None
+        self._all: Pile[R] | None = None
 
     def one(self, key: str) -> Entry[R] | None:
         """The entry under a key."""
         if self._all is not None:
-            return self._all.get(key)
+            return self._all.entries.get(key)
         entry = self._cabinet.card(self._space, self._layout, key, self._pending)
         self._still()
         return entry
 
-    def all(self) -> Mapping[str, Entry[R]]:
+    def all(self) -> Pile[R]:
         """Every entry."""
         if self._all is None:
             found = self._cabinet.cards(self._space, self._layout, self._pending, self._keys)
             self._still()
-            self._all = found
+            self._all = Pile(self._space, self._layout.wire, found)
         return self._all
 
 

@@ -167,7 +167,7 @@ def temporary(name: str) -> str:
     return f".{name}.tmp"
 
 
-def backup(name: str) -> str:
+def backup_of(name: str) -> str:
     """The name under which a file's previous content is kept."""
     return f"{name}.bak"
 
@@ -306,7 +306,7 @@ def _dress(fd: int, old: os.stat_result | None) -> None:
 
 def _keep(folder: int, name: str) -> None:
     """Let the file under its name be the previous version."""
-    old = temporary(backup(name))
+    old = temporary(backup_of(name))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(old, dir_fd=folder)
     faults.reach("files.keep.before")
@@ -319,7 +319,7 @@ def _keep(folder: int, name: str) -> None:
             raise
         _copy(folder, name, old)
     faults.reach("files.keep.between")
-    os.rename(old, backup(name), src_dir_fd=folder, dst_dir_fd=folder)
+    os.rename(old, backup_of(name), src_dir_fd=folder, dst_dir_fd=folder)
     faults.reach("files.keep.after")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
-from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, backup
+from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, backup_of
 from holdfast.stores.files.sheet import Sheet, Unsound, documents_of, parse
 
 GONE = "it is gone"
@@ -24,7 +24,7 @@ def mend(disk: Disk, unsound: Unsound, now: datetime) -> StoreCorrupt | None:
     spot, layout = unsound.spot, unsound.layout
     if unsound.why != GONE and _sound(disk, spot, layout):
         return None
-    kept = Spot(spot.folder, _beside(spot.name, backup))
+    kept = Spot(spot.folder, _beside(spot.name, backup_of))
     previous = None if spot.path.is_symlink() else _sound(disk, kept, layout)
     if previous is None:
         return _lost(unsound, kept)

@@ -7,7 +7,7 @@ reader takes what it says for what the files hold.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.kernel.codec import Record
+from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
@@ -41,7 +41,15 @@ class Mark(Record, frozen=True, kw_only=True):
     """A record of which only the revision is of interest."""
 
 
-REDO = Space("files_redo", Part)
+class _Parts(Space[Part]):
+    """The space of parts, which are made here alone and within the bound: reading each again to be sure would cost as much as
+    writing it."""
+
+    def encode(self, record: Part) -> bytes:
+        return to_json(record)
+
+
+REDO = _Parts("files_redo", Part)
 GENERATIONS = Space("files_generations", Mark)
 """By the name of a space: when its files were last changed."""
 
@@ -81,8 +89,9 @@ def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
 
 def clear(tx: Tx) -> None:
     """Remove the redo record: the files are as they should be, and stay so through a power loss."""
-    for key, _, _ in tx.range(REDO):
-        tx.delete(REDO, key)
+    number = 0
+    while tx.delete(REDO, _key(number)):
+        number += 1
 
 
 _shadows: dict[tuple[str, int], Space[Mark]] = {}

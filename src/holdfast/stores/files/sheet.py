@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.kernel.layout import OneFile
 from holdfast.stores.files.disk import Spot
-from holdfast.stores.files.shelf import WRONG_DOCUMENT
+from holdfast.stores.files.pile import WRONG_DOCUMENT
 
 
 class Unsound(Exception):

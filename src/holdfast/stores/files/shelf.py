@@ -1,56 +1,16 @@
-"""The records of one space in memory, as the port's verbs see them: what was found in files, and over it what a transaction
-has changed."""
+"""The records of one space as a transaction sees them: what was found in files, and over it what the transaction changed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol
+from bisect import bisect_left
+from typing import Generic, Protocol
 
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid
-from holdfast.kernel.layout import Document, Wire
+from holdfast.kernel.errors import Corrupt, InvalidValue
+from holdfast.kernel.layout import Wire
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage
+from holdfast.stores.files.pile import Entry, Pile
 from holdfast.stores.scoping import check_limit, check_texts
-
-WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
-"""What reading a document that is no record raises."""
-
-
-class Entry(Generic[R]):
-    """One record as it was found: its document, and what that means, worked out once."""
-
-    __slots__ = ("_error", "_places", "_record", "document")
-
-    def __init__(self, document: Any, *, record: R | None = None, error: Corrupt | None = None) -> None:
-        self.document = document
-        self._record = record
-        self._error = error
-        self._places: list[bytes | None] | None = None
-
-    def record(self, space: Space[R], key: str, wire: Wire[R]) -> R:
-        """The record. Raises RecordInvalid or SchemaTooNew for a damaged one."""
-        if self._record is None and self._error is None:
-            self._decode(space, key, wire)
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        assert self._record is not None
-        return self._record
-
-    def places(self, space: Space[R], key: str, wire: Wire[R]) -> list[bytes | None]:
-        """The record's place in each index. Raises as `record` does: where a damaged one belongs, nobody knows."""
-        if self._places is None:
-            self._places = space.index_keys(self.record(space, key, wire))
-        return self._places
-
-    def _decode(self, space: Space[R], key: str, wire: Wire[R]) -> None:
-        try:
-            if not isinstance(self.document, dict):
-                raise TypeError("it is not a JSON object")
-            self._record = wire.read(key, self.document)
-        except Corrupt as error:
-            self._error = error
-        except WRONG_DOCUMENT as error:
-            self._error = damaged(space, key, _said(error))
 
 
 class Source(Protocol[R]):
@@ -60,7 +20,7 @@ class Source(Protocol[R]):
         """The entry under a key."""
         ...
 
-    def all(self) -> Mapping[str, Entry[R]]:
+    def all(self) -> Pile[R]:
         """Every entry."""
         ...
 
@@ -73,30 +33,30 @@ class Shelf(Generic[R]):
         self._wire = wire
         self._source = source
         self.changed: dict[str, Entry[R] | None] = {}
+        self._pile: Pile[R] | None = None
 
     def entry(self, key: str) -> Entry[R] | None:
         """The entry under a key."""
         return self.changed[key] if key in self.changed else self._source.one(key)
 
-    def entries(self) -> Mapping[str, Entry[R]]:
+    def pile(self) -> Pile[R]:
         """Every entry."""
-        found = self._source.all()
-        if not self.changed:
-            return found
-        merged = {**found, **self.changed}
-        return {key: entry for key, entry in merged.items() if entry is not None}
+        if self._pile is None:
+            found = self._source.all()
+            self._pile = found.changed(self.changed) if self.changed else found
+        return self._pile
 
     def put(self, key: str, record: R) -> None:
         """Put a record in. Raises InvalidValue for one that could not be stored."""
         self._space.encode(record)
         self._space.index_keys(record)
-        self.changed[key] = Entry(to_plain(self._wire.write(record)), record=record)
+        self._set(key, Entry(to_plain(self._wire.write(record)), record=record))
 
     def delete(self, key: str) -> bool:
         """Take a record out, damaged or not; False when there was none."""
         there = self.entry(key) is not None
         if there:
-            self.changed[key] = None
+            self._set(key, None)
         return there
 
     def record(self, key: str, entry: Entry[R]) -> R:
@@ -109,13 +69,21 @@ class Shelf(Generic[R]):
         """What `range` of the port asks for."""
         check_limit(limit)
         check_texts(prefix, start, stop)
-        entries = self.entries()
+        entries = self.pile().entries
         low, end = max(prefix, start or ""), beyond_text(prefix) if prefix else None
         keys = sorted(
             (key for key in entries if low <= key and (stop is None or key < stop) and (end is None or key < end)),
             reverse=reverse,
         )
-        return self._told(keys[:limit], lambda key: self.record(key, entries[key]), damage)
+        found = []
+        for key in keys[:limit]:
+            try:
+                found.append((key, self.record(key, entries[key])))
+            except Corrupt as error:
+                if damage is None:
+                    raise
+                damage.append(error)
+        return found
 
     def by_index(
         self,
@@ -130,55 +98,26 @@ class Shelf(Generic[R]):
     ) -> list[tuple[str, R]]:
         """What `find` of the port asks for. A damaged record could be any of those, so each of them counts as one."""
         check_limit(limit)
-        entries = self.entries()
-        low, high = span(match, start, stop)
-        column = self._column(index)
-        placed = self._told(
-            list(entries), lambda key: entries[key].places(self._space, key, self._wire)[column], damage, in_order=False
-        )
-        found = [(place, key) for key, place in placed if place is not None and low <= place and (high is None or place < high)]
-        found.sort(reverse=reverse)
-        return [(key, self.record(key, entries[key])) for _, key in found[:limit]]
+        pile, (low, high) = self.pile(), span(match, start, stop)
+        order = pile.placed(self._column(index))
+        self._tell(pile, damage)
+        stretch = order[bisect_left(order, (low,)) : None if high is None else bisect_left(order, (high,))]
+        keys = [key for _, key in (reversed(stretch) if reverse else stretch)]
+        return [(key, self.record(key, pile.entries[key])) for key in keys[:limit]]
 
-    def _told(
-        self, keys: Sequence[str], of: Callable[[str], Any], damage: Damage | None, *, in_order: bool = True
-    ) -> list[tuple[str, Any]]:
-        """Something of each record under the keys; the damaged ones are told of in `damage`, or raise where it is None."""
-        found = []
-        broken: Damage = []
-        for key in keys:
-            try:
-                found.append((key, of(key)))
-            except Corrupt as error:
-                if damage is None and in_order:
-                    raise
-                broken.append(error)
-        if broken:
-            broken.sort(key=lambda error: str(error.fields.get("key")))
+    def _set(self, key: str, entry: Entry[R] | None) -> None:
+        self.changed[key] = entry
+        self._pile = None
+
+    def _tell(self, pile: Pile[R], damage: Damage | None) -> None:
+        broken = pile.broken()
+        for key in sorted(broken):
             if damage is None:
-                raise broken[0]
-            damage += broken
-        return found
+                raise broken[key]
+            damage.append(broken[key])
 
     def _column(self, index: str) -> int:
         names = list(self._space.indexes)
         if index not in names:
             raise InvalidValue(f"space {self._space.name} has no index {index}: it declares {', '.join(names) or 'none'}")
         return names.index(index)
-
-
-def damaged(space: Space[Any], key: str, why: str) -> RecordInvalid:
-    """What to say of a record in a file that is none."""
-    return RecordInvalid(
-        f"{space.name}/{key} is damaged ({why}): mend its file, or take it out with `holdfast store remove {space.name} {key}`",
-        space=space.name,
-        key=key,
-        why=why,
-    )
-
-
-def _said(error: BaseException) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
-
-
-__all__ = ["Document", "Entry", "Shelf", "Source", "damaged"]

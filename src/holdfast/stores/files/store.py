@@ -84,7 +84,9 @@ class FilesStore:
         if os.path.lexists(root) and not os.path.isdir(root):
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
-        self._folders = Folders(Path(root), namespace, folders or {})
+        self._given = dict(folders or {})
+        self._boot_id = boot_id
+        self._folders = Folders(Path(root), namespace, self._given)
         self.root = self._folders.root
         self.inner = SqliteStore(self._folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock)
         self.namespace = namespace
@@ -92,7 +94,7 @@ class FilesStore:
         self.cabinet = Cabinet(self._folders, self.disk)
         self._revisions: dict[Any, Any] = {}
         try:
-            self._refuse_networks(folders or {})
+            self._refuse_networks()
             self._latch = Gate(self._folders.own / "latch")
         except BaseException:
             self.inner.close()
@@ -186,6 +188,11 @@ class FilesStore:
             return work()
 
         return self._latch.run(in_turn, timeout_s, sleepy=True)
+
+    def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
+        """The files and the part of the inner store that belong to another namespace; the caller closes the latter."""
+        cabinet = Cabinet(Folders(self.root, namespace, self._given), self.disk)
+        return cabinet, SqliteStore(self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock)
 
     def _transact_inner(self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float) -> T:
         if not any(self._signs.of(space) for space in plan_of(tuple(scope)).spaces):
@@ -287,7 +294,7 @@ class FilesStore:
             still()
             if eager:
                 for room in rooms.values():
-                    room.shelf.entries()
+                    room.shelf.pile()
             mine = FilesReadTx(tx, plan.names, rooms)
             try:
                 return body(mine)
@@ -307,8 +314,8 @@ class FilesStore:
             sheet: Sheet | None = None
             source: Source[Any]
             if isinstance(layout, OneFile):
-                sheet, entries = self.cabinet.drawn(space, layout, pending)
-                source = SheetSource(entries)
+                sheet, pile = self.cabinet.drawn(space, layout, pending)
+                source = SheetSource(pile)
                 if generation and sheet.data is None:
                     raise Unsound(self.cabinet.spot(layout), layout, GONE)
             else:
@@ -348,8 +355,8 @@ class FilesStore:
     def _is_at(self, layout: Any, unsound: Unsound) -> bool:
         return isinstance(layout, OneFile) and self.cabinet.spot(layout) == unsound.spot
 
-    def _refuse_networks(self, folders: Mapping[str, str | Path]) -> None:
-        for name in folders:
+    def _refuse_networks(self) -> None:
+        for name in self._given:
             place = self._folders.of(name)
             with contextlib.suppress(OSError):
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))

@@ -134,7 +134,7 @@ class FilesReadTx(Generic[X]):
         if room is None:
             return self._tx.count(space, index, match)
         if index is None:
-            return len(room.shelf.entries())
+            return len(room.shelf.pile().entries)
         return len(room.shelf.by_index(index, match, None, None, reverse=False, limit=None, damage=None))
 
     def end(self) -> None:
