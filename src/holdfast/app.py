@@ -3,17 +3,19 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from holdfast.adapters.procfs import Procfs
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreCorrupt
 from holdfast.kernel.names import check_label
-from holdfast.kernel.settings import Settings
+from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
+    from holdfast.stores.files.store import FilesStore
     from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -94,6 +97,11 @@ class Upkeep:
 
     def check(self) -> list[str]:
         """What is wrong with the store, a line each."""
+        if self._kind() == "files":
+            from holdfast.stores.files import upkeep as files
+
+            with self._files() as opened:
+                return files.check(opened, all_spaces())
         from holdfast.stores.sqlite import upkeep
 
         with self._sqlite() as store:
@@ -101,6 +109,12 @@ class Upkeep:
 
     def backup(self, target: Path) -> None:
         """Copy the store to a new file."""
+        if self._kind() == "files":
+            from holdfast.stores.files import upkeep as files
+
+            with self._files() as opened:
+                files.backup(opened, all_spaces(), target)
+                return
         from holdfast.stores.sqlite import upkeep
 
         with self._sqlite() as store:
@@ -110,21 +124,34 @@ class Upkeep:
         """Put a backup in the store's place, in a new era."""
         from holdfast.stores.sqlite import upkeep
 
-        upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
+        if self._kind() != "files":
+            upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
+            return
+        from holdfast.stores.files import upkeep as files
+
+        try:
+            with self._files(create=True) as opened:
+                files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id())
+        except StoreCorrupt as error:
+            inner = self._path() / ".holdfast" / "store.sqlite"
+            if error.fields.get("path") != str(inner.resolve()):
+                raise
+            # What cannot even be opened is replaced first; then the files follow.
+            upkeep.restore(inner, source, boot_id=Procfs().boot_id())
+            with self._files() as opened:
+                files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id())
 
     def remove(self, space_name: str, key: str) -> str:
         """Take a record out, damaged or not, and return what it held. The journal keeps the first 16 kB of it.
 
         Raises NotFound, and InvalidValue for an unknown space.
         """
-        from holdfast.stores.sqlite import upkeep
-
         spaces = {space.name: space for space in all_spaces() if not space.volatile}
         if space_name not in spaces:
             raise InvalidValue(f"there is no space {space_name[:40]}: there are {', '.join(spaces)}", space=space_name[:40])
         space = spaces[space_name]
-        with self._sqlite() as store:
-            held = upkeep.content(store, space, key).decode(errors="backslashreplace")
+        with self._opened() as store:
+            held = self._held(store, space, key).decode(errors="backslashreplace")
             journal = Journal(store, actor=self._settings.actor or _actor(), keep=self._settings.journal)
 
             def body(tx: Tx) -> None:
@@ -133,6 +160,37 @@ class Upkeep:
 
             store.transact(body, scope=[space])
         return held
+
+    def _opened(self) -> "AbstractContextManager[SqliteStore | FilesStore]":
+        return self._files() if self._kind() == "files" else self._sqlite()
+
+    def _held(self, store: "SqliteStore | FilesStore", space: Space[Any], key: str) -> bytes:
+        from holdfast.stores.sqlite.store import SqliteStore
+
+        if isinstance(store, SqliteStore):
+            from holdfast.stores.sqlite import upkeep
+
+            return upkeep.content(store, space, key)
+        from holdfast.stores.files import upkeep as files
+
+        return files.content(store, space, key)
+
+    def _kind(self) -> str:
+        return self._url.partition(":")[0]
+
+    @contextmanager
+    def _files(self, *, create: bool = False) -> Iterator["FilesStore"]:
+        from holdfast.stores.files.store import FilesStore
+
+        path = self._path()
+        if not create and not there(path):
+            raise NotFound(f"there is no store {path} yet: any command that writes makes it", path=str(path))
+        opened = open_store(
+            self._url, namespace=self._settings.namespace, boot_id=Procfs().boot_id(), files=placed(self._settings.files)
+        )
+        assert isinstance(opened, FilesStore)
+        with closing(opened):
+            yield opened
 
     @contextmanager
     def _sqlite(self) -> Iterator["SqliteStore"]:
@@ -146,14 +204,14 @@ class Upkeep:
 
     def _path(self) -> Path:
         kind, _, path = self._url.partition(":")
-        if kind != "sqlite":
+        if kind not in ("sqlite", "files"):
             raise InvalidValue(f"a {kind} store is looked after by its own tools: for PostgreSQL pg_dump and pg_restore")
         return sqlite_path(path)
 
     def _shown(self) -> str:
         kind, _, rest = self._url.partition(":")
-        if kind == "sqlite" and rest:
-            return f"sqlite:{sqlite_path(rest)}"
+        if kind in ("sqlite", "files") and rest:
+            return f"{kind}:{sqlite_path(rest)}"
         if kind in ("postgresql", "postgres") and rest.startswith("//"):
             return _database(self._url)
         # Opening says what is wrong with any other.
@@ -175,10 +233,10 @@ def all_spaces() -> list[Space[Any]]:
 def connect(
     store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None, create: bool = True
 ) -> Holdfast:
-    """Connect to a store: `sqlite:PATH`, `postgresql://...` or `memory:`.
+    """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder, else a SQLite file in the
-    user's state folder. A SQLite file that is not there is made, unless `create` is False: then it is read as an empty
+    user's state folder. A file or folder that is not there is made, unless `create` is False: then it is read as an empty
     store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
     SchemaTooNew.
     """
@@ -190,9 +248,15 @@ def connect(
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
+        files=placed(settings.files),
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
+
+
+def placed(files: FilesSettings) -> FilesSettings:
+    """Where a files store has the folders of domains whose files lie in its root itself, unless the settings say otherwise."""
+    return replace(files, folders={"network": ".", "network_locks": ".", "workflows": ".", **files.folders})
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
@@ -267,8 +331,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _from_folder(url: str, folder: Path) -> str:
     """A relative path in a file means relative to that file, wherever the command is run."""
     scheme, _, rest = url.partition(":")
-    if scheme == "sqlite" and rest and not rest.startswith(("/", "~")):
-        return f"sqlite:{folder / rest}"
+    if scheme in ("sqlite", "files") and rest and not rest.startswith(("/", "~")):
+        return f"{scheme}:{folder / rest}"
     return url
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.conformance import ALL, CLOCKED, LATCHED, StoreConformance, skipped_by
-from tests.stores.harnesses import MemoryHarness, SqliteHarness
+from tests.stores.harnesses import CardsHarness, FilesHarness, MemoryHarness, SheetHarness, SqliteHarness
 
 MEMORY = frozenset({CLOCKED, LATCHED})
 
@@ -24,6 +24,30 @@ class TestSqlite(StoreConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> SqliteHarness:
         return SqliteHarness(tmp_path)
+
+
+class TestFiles(StoreConformance):
+    capabilities = ALL
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FilesHarness:
+        return FilesHarness(tmp_path)
+
+
+class TestFilesInOne(StoreConformance):
+    capabilities = ALL
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> SheetHarness:
+        return SheetHarness(tmp_path)
+
+
+class TestFilesForEach(StoreConformance):
+    capabilities = ALL
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> CardsHarness:
+        return CardsHarness(tmp_path)
 
 
 def test_the_skips_of_each_store_are_pinned() -> None:

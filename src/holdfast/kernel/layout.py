@@ -60,6 +60,8 @@ class Sign(NamedTuple, Generic[R]):
     folder: str
     name: str
     show: Callable[[R], Document | None]
+    called: Callable[[str], str | None] = lambda key: key
+    """What stands for `{key}` in the file's name; None: this record is none of those that are shown."""
 
 
 Layout = OneFile[Any] | FilePerRecord[Any] | Sign[Any]

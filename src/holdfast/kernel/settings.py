@@ -10,7 +10,14 @@ import msgspec
 
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S, LOCK_LEASE_S, LOCK_PRIORITY_AGE_S
+from holdfast.kernel.limits import (
+    FILES_RETRY_ATTEMPTS,
+    FILES_RETRY_DELAY_S,
+    JOURNAL_KEEP_ENTRIES,
+    JOURNAL_KEEP_S,
+    LOCK_LEASE_S,
+    LOCK_PRIORITY_AGE_S,
+)
 from holdfast.kernel.names import check_id, check_label
 
 FILE_NAME = "holdfast.toml"
@@ -43,6 +50,23 @@ class LockSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
 
 
+class FilesSettings(Value, frozen=True, kw_only=True):
+    """Where the files store keeps the folder of each domain, and how patient it is with a disk."""
+
+    folders: dict[str, str] = msgspec.field(default_factory=dict)
+    retry_attempts: int = FILES_RETRY_ATTEMPTS
+    retry_delay_s: float = FILES_RETRY_DELAY_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, path in self.folders.items():
+            check_id(name, "folder")
+            if not path or "\0" in path:
+                raise InvalidValue(f"files.folders.{name} is no path")
+        if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay_s <= 60):
+            raise InvalidValue("files.retry_attempts must be 1 to 100, and files.retry_delay_s 0 to 60 seconds")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -52,6 +76,7 @@ class Settings(Value, frozen=True, kw_only=True):
     host_id: str | None = None
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
+    files: FilesSettings = FilesSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The SQLite store that is not there yet: empty to readers, closed to writers."""
+"""The embedded store that is not there yet: empty to readers, closed to writers."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -8,16 +8,15 @@ from holdfast.stores.memory import MemoryStore
 
 
 class AbsentStore(MemoryStore):
-    """Stands for a SQLite file that nobody has made, so that looking at it makes nothing.
+    """Stands for a SQLite file or a folder that nobody has made, so that looking at it makes nothing.
 
-    Promised: every read answers as an empty store would. Not promised: that it notices when the file is made. Raises
+    Promised: every read answers as an empty store would. Not promised: that it notices when it is made. Raises
     NotFound for a change and for listening, which nobody would ever answer.
     """
 
-    kind = "sqlite"
-
-    def __init__(self, path: Path, *, namespace: str) -> None:
+    def __init__(self, path: Path, *, namespace: str, kind: str) -> None:
         super().__init__(namespace=namespace)
+        self.kind = kind
         self.path = path
 
     def transact(self, *_: Any, **__: Any) -> NoReturn:

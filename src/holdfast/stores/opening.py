@@ -1,21 +1,35 @@
 """From a URL to a store. Only the store that is asked for is imported."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.layout import Sign
+from holdfast.kernel.settings import FilesSettings
+from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
 
-FORMS = "sqlite:PATH, postgresql://... or memory:"
+FORMS = "sqlite:PATH, files:DIR, postgresql://... or memory:"
 
 
-def open_store(url: str, *, namespace: str, boot_id: str, clock: Clock | None = None, create: bool = True) -> Store:
-    """Open `sqlite:PATH`, `postgresql://...` or `memory:`.
+def open_store(
+    url: str,
+    *,
+    namespace: str,
+    boot_id: str,
+    clock: Clock | None = None,
+    create: bool = True,
+    files: FilesSettings | None = None,
+    shown: Mapping[Space[Any], Sign[Any]] | None = None,
+) -> Store:
+    """Open `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
-    Without `create` a SQLite file that is not there is not made either: it is read as an empty store. Raises InvalidValue
-    for another URL, and what the store itself raises when it cannot be opened. `clock` serves the embedded stores; a
-    database has its own.
+    Without `create` a SQLite file or a folder that is not there is not made either: it is read as an empty store. Raises
+    InvalidValue for another URL, and what the store itself raises when it cannot be opened. `clock` serves the embedded
+    stores; a database has its own. `files` and `shown` serve the files store.
     """
     scheme, separator, rest = url.partition(":")
     if "\0" in url:
@@ -25,10 +39,12 @@ def open_store(url: str, *, namespace: str, boot_id: str, clock: Clock | None = 
         if not create and not there(path):
             from holdfast.stores.absent import AbsentStore
 
-            return AbsentStore(path, namespace=namespace)
+            return AbsentStore(path, namespace=namespace, kind="sqlite")
         from holdfast.stores.sqlite.store import SqliteStore
 
         return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock)
+    if scheme == "files" and rest:
+        return _open_files(sqlite_path(rest), namespace, boot_id, clock, create, files or FilesSettings(), shown or {})
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from holdfast.stores.postgres import open_postgres
 
@@ -37,13 +53,13 @@ def open_store(url: str, *, namespace: str, boot_id: str, clock: Clock | None = 
         from holdfast.stores.memory import MemoryStore
 
         return MemoryStore(namespace=namespace, clock=clock)
-    shown = scheme + separator + ("..." if rest else "")
+    given = scheme + separator + ("..." if rest else "")
     meant = f"; did you mean sqlite:{url}?" if _looks_like_a_path(url) else ""
-    raise InvalidValue(f"{shown!r} is not a store: give {FORMS}{meant}", store=shown)
+    raise InvalidValue(f"{given!r} is not a store: give {FORMS}{meant}", store=given)
 
 
 def sqlite_path(text: str) -> Path:
-    """The path behind `sqlite:`, with a leading ~ made out. Raises InvalidValue for what cannot be a path."""
+    """The path behind `sqlite:` or `files:`, with a leading ~ made out. Raises InvalidValue for what cannot be a path."""
     if "\0" in text:
         raise InvalidValue("the store's path has a NUL character in it: no path can")
     try:
@@ -67,6 +83,34 @@ def there(path: Path) -> bool:
 
         raise opening_failed(path, error) from None
     return True
+
+
+def _open_files(
+    root: Path,
+    namespace: str,
+    boot_id: str,
+    clock: Clock | None,
+    create: bool,
+    settings: FilesSettings,
+    shown: Mapping[Space[Any], Sign[Any]],
+) -> Store:
+    # A folder that is there may hold the records of another program, whether or not a store was ever opened on it.
+    if not create and not there(root):
+        from holdfast.stores.absent import AbsentStore
+
+        return AbsentStore(root, namespace=namespace, kind="files")
+    from holdfast.stores.files.store import FilesStore
+
+    return FilesStore(
+        root,
+        boot_id=boot_id,
+        namespace=namespace,
+        clock=clock,
+        folders=settings.folders,
+        shown=shown,
+        retry_attempts=settings.retry_attempts,
+        retry_delay_s=settings.retry_delay_s,
+    )
 
 
 def _looks_like_a_path(url: str) -> bool:

@@ -22,7 +22,10 @@ def store_options(command: F) -> F:
     """Add --store and --namespace to a command."""
     for name, words in (
         ("namespace", "The part of the store to work in  [HOLDFAST_NAMESPACE, holdfast.toml; default]"),
-        ("store", "sqlite:PATH, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; the user's state folder]"),
+        (
+            "store",
+            "sqlite:PATH, files:DIR, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; the user's state folder]",
+        ),
     ):
         command = click.option(f"--{name}", expose_value=False, callback=_remember, help=words, metavar=name.upper())(command)
     return command

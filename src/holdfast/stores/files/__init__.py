@@ -1,0 +1,17 @@
+"""Plain files that people read, for records with a layout; an inner SQLite store for all else.
+
+store.py        the port: the latch, the order of a change, and how a reader gets a whole picture
+transaction.py  the verbs, sent to files or to the inner store
+shelf.py        the records of a space as one transaction sees them
+pile.py         all records of a space, in order and by index
+cabinet.py      what this process has read, and whether it still holds
+sheet.py        a file with many records: its JSON, taken apart and put together
+redo.py         what the files of a committed change are to hold
+bringing.py     from a change to its files, once or again
+disk.py         reading and replacing files, so that they are there after a power loss
+mending.py      damaged files: set aside and restored
+signs.py        files that only show
+naming.py       keys as names of files
+folders.py      where everything lies
+upkeep.py       check, backup and restore
+"""

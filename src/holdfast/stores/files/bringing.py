@@ -1,0 +1,87 @@
+"""From what a transaction has changed to the files that show it, and bringing them up to a redo record, once or again."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from holdfast.kernel.layout import OneFile
+from holdfast.stores.files.cabinet import Cabinet
+from holdfast.stores.files.disk import Disk, Spot, sync_file
+from holdfast.stores.files.redo import Change
+from holdfast.stores.files.sheet import Sheet, render, with_documents
+from holdfast.stores.files.transaction import Room
+
+
+class Plan(NamedTuple):
+    """The files of a transaction as they are to be, and the rooms they are made of."""
+
+    sheets: dict[Spot, tuple[Sheet, list[Room[Any]]]]
+    cards: list[tuple[Room[Any], str, Change]]
+
+    def changes(self) -> list[Change]:
+        """Every file to be written or removed."""
+        whole = [Change(spot, sheet.data, keep=True) for spot, (sheet, _) in self.sheets.items()]
+        return whole + [change for _, _, change in self.cards]
+
+    def remember(self, cabinet: Cabinet) -> None:
+        """Once the files are in place: what they hold need not be read again."""
+        for spot, (sheet, rooms) in self.sheets.items():
+            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms})
+        for room, key, change in self.cards:
+            cabinet.wrote_card(room.space, change.spot, key, room.shelf.changed[key])
+
+
+def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
+    """The files that the changed rooms make."""
+    plan = Plan({}, [])
+    for room in rooms:
+        if isinstance(room.layout, OneFile):
+            _rewrite(plan, room, room.layout, cabinet)
+            continue
+        for key, entry in sorted(room.shelf.changed.items()):
+            data = None if entry is None else render(entry.document)
+            plan.cards.append((room, key, Change(cabinet.spot_of(room.layout, key), data, keep=False)))
+    for spot, (sheet, together) in plan.sheets.items():
+        plan.sheets[spot] = (sheet._replace(data=render(sheet.value)), together)
+    return plan
+
+
+def bring_up(disk: Disk, changes: Iterable[Change], *, staged: bool) -> None:
+    """Make the files what they are to be, and make that last. `staged` says that their temporary files are as they should.
+
+    May be done any number of times. Raises OSError or StoreUnavailable; then some of them may be as before.
+    """
+    folders: dict[Any, Spot] = {}
+    for change in changes:
+        disk.patiently(lambda change=change: _apply(disk, change, staged=staged))  # type: ignore[misc]
+        folders[change.spot.folder, change.spot.path.parent] = change.spot
+    for spot in folders.values():
+        disk.patiently(lambda spot=spot: disk.settle(spot))  # type: ignore[misc]
+
+
+def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet) -> None:
+    assert room.sheet is not None
+    spot = cabinet.spot(layout)
+    sheet, together = plan.sheets.get(spot, (room.sheet, []))
+    documents = {key: entry.document for key, entry in room.shelf.pile().entries.items()}
+    value = with_documents(layout, sheet.value, documents)
+    plan.sheets[spot] = (Sheet(value, b""), [*together, room])
+
+
+def _apply(disk: Disk, change: Change, *, staged: bool) -> None:
+    spot, data, keep = change
+    if data is None:
+        disk.remove(spot)
+        return
+    if staged:
+        try:
+            disk.place(spot, keep=keep)
+            return
+        except FileNotFoundError:
+            # A try before this one got as far as its place, or somebody tidied up.
+            pass
+    found = disk.read(spot)
+    if found is not None and found.data == data:
+        sync_file(spot)
+        return
+    disk.stage(spot, data)
+    disk.place(spot, keep=keep)

@@ -1,0 +1,240 @@
+"""The files of a store as this process last read them, read again where anything shows that they were changed."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.space import R, Space
+from holdfast.stores.files import naming
+from holdfast.stores.files.disk import Disk, Signature, Spot, Unfit, signature_of, unreadable
+from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.pile import Entry, Pile, damaged
+from holdfast.stores.files.redo import Change
+from holdfast.stores.files.sheet import NO_FILE, Sheet, Unsound, documents_of, parse
+
+Pending = Mapping[Spot, Change]
+Keys = Callable[[], Iterable[str]]
+"""Every key that the store knows of a space, to tell the keys of hashed names."""
+
+
+class _Seen(NamedTuple):
+    signature: Signature | None
+    """None when the file was so young that this proves nothing."""
+    sheet: Sheet
+
+
+class _Drawn(NamedTuple):
+    sheet: Sheet
+    pile: Pile[Any]
+
+
+class _Card(NamedTuple):
+    signature: Signature
+    entry: Entry[Any]
+
+
+class Cabinet:
+    """What was read, by file and by space. Everything in it is replaced and never changed, so threads share it."""
+
+    def __init__(self, folders: Folders, disk: Disk) -> None:
+        self.folders = folders
+        self.disk = disk
+        self._sheets: dict[Path, _Seen] = {}
+        self._drawn: dict[Space[Any], _Drawn] = {}
+        self._cards: dict[Space[Any], dict[str, _Card]] = {}
+
+    def sheet(self, layout: OneFile[Any], pending: Pending) -> Sheet:
+        """The file of a layout. Raises Unsound for one that is no JSON, or StoreUnavailable."""
+        spot = self.spot(layout)
+        if spot in pending:
+            data = pending[spot].data
+            return NO_FILE if data is None else _sheet(spot, layout, data)
+        path = spot.path
+        known = self._sheets.get(path)
+        if known is not None and known.signature is not None and known.signature == signature_of(path):
+            return known.sheet
+        try:
+            found = self.disk.read(spot)
+        except Unfit as error:
+            raise Unsound(spot, layout, str(error)) from None
+        if found is None:
+            return NO_FILE
+        same = known is not None and known.sheet.data == found.data
+        sheet = known.sheet if known is not None and same else _sheet(spot, layout, found.data)
+        self._sheets[path] = _Seen(found.signature if found.sure else None, sheet)
+        return sheet
+
+    def drawn(self, space: Space[R], layout: OneFile[R], pending: Pending) -> tuple[Sheet, Pile[R]]:
+        """The file of a space, and its records. Raises Unsound or StoreUnavailable."""
+        sheet = self.sheet(layout, pending)
+        known = self._drawn.get(space)
+        if known is not None and known.sheet is sheet:
+            return known
+        try:
+            documents = documents_of(layout, sheet)
+        except ValueError as error:
+            raise Unsound(self.spot(layout), layout, str(error)) from None
+        # What did not change keeps what was worked out of it.
+        before = {} if known is None else known.pile.entries
+        entries: dict[str, Entry[R]] = {}
+        for key, document in documents.items():
+            old = before.get(key)
+            entries[key] = old if old is not None and _same(old.document, document) else Entry(document)
+        pile = Pile(space, layout.wire, entries)
+        self._drawn[space] = _Drawn(sheet, pile)
+        return sheet, pile
+
+    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]]) -> None:
+        """Remember what this process has just put in a file's place, with nobody else at the latch."""
+        self._sheets[spot.path] = _Seen(signature_of(spot.path), sheet)
+        for space, pile in drawn.items():
+            self._drawn[space] = _Drawn(sheet, pile)
+
+    def wrote_card(self, space: Space[Any], spot: Spot, key: str, entry: Entry[Any] | None) -> None:
+        """The same of a file for one record; None: it is gone."""
+        cards = self._cards.setdefault(space, {})
+        signature = None if entry is None else signature_of(spot.path)
+        if entry is None or signature is None:
+            cards.pop(key, None)
+        else:
+            cards[key] = _Card(signature, entry)
+
+    def card(self, space: Space[R], layout: FilePerRecord[R], key: str, pending: Pending) -> Entry[R] | None:
+        """The record in the file of a key. Raises StoreUnavailable."""
+        spot = self.spot_of(layout, key)
+        if spot in pending:
+            data = pending[spot].data
+            return None if data is None else _entry(space, key, data)
+        signature = signature_of(spot.path)
+        if signature is None:
+            return None
+        cards = self._cards.setdefault(space, {})
+        known = cards.get(key)
+        if known is not None and known.signature == signature:
+            return known.entry
+        try:
+            found = self.disk.read(spot)
+        except Unfit as error:
+            return Entry(None, error=damaged(space, key, str(error)))
+        if found is None:
+            return None
+        entry = _entry(space, key, found.data)
+        if found.sure:
+            cards[key] = _Card(found.signature, entry)
+        return entry
+
+    def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> dict[str, Entry[R]]:
+        """The records of all files of a space. Raises StoreUnavailable."""
+        pattern = naming.pattern_of(layout.name)
+        folder = self.folders.of(layout.folder)
+        inner = {inner for component in _names(folder / pattern.base) if (inner := pattern.inner(component))}
+        for spot, change in pending.items():
+            if spot.folder == folder and change.data is not None and (within := pattern.within(spot.name)):
+                inner.add(within)
+        hashed = known_keys() if any(naming.hashed(name) for name in inner) else ()
+        found: dict[str, Entry[R]] = {}
+        for name in inner:
+            key = naming.key_of(name, hashed)
+            if key is not None and (entry := self.card(space, layout, key, pending)) is not None:
+                found[key] = entry
+        cards = self._cards.get(space, {})
+        for key in list(cards):
+            if key not in found:
+                cards.pop(key, None)
+        return found
+
+    def spot(self, layout: OneFile[Any]) -> Spot:
+        """Where a layout's one file is."""
+        return Spot(self.folders.of(layout.folder), naming.checked(layout.name))
+
+    def spot_of(self, layout: FilePerRecord[Any], key: str) -> Spot:
+        """Where the file of a key is."""
+        return Spot(self.folders.of(layout.folder), naming.pattern_of(layout.name).path(key))
+
+    def forget(self) -> None:
+        """Read everything anew from here on."""
+        self._sheets, self._drawn, self._cards = {}, {}, {}
+
+
+class SheetSource(Generic[R]):
+    """The entries of a space that has one file."""
+
+    def __init__(self, pile: Pile[R]) -> None:
+        self._pile = pile
+
+    def one(self, key: str) -> Entry[R] | None:
+        """The entry under a key."""
+        return self._pile.entries.get(key)
+
+    def all(self) -> Pile[R]:
+        """Every entry."""
+        return self._pile
+
+
+class CardSource(Generic[R]):
+    """The entries of a space with a file for each, read when they are asked for. `still` is called after each reading, and
+    raises when what was read may be of another time than the rest."""
+
+    def __init__(
+        self,
+        cabinet: Cabinet,
+        space: Space[R],
+        layout: FilePerRecord[R],
+        pending: Pending,
+        keys: Keys,
+        still: Callable[[], None],
+    ) -> None:
+        self._cabinet = cabinet
+        self._space = space
+        self._layout = layout
+        self._pending = pending
+        self._keys = keys
+        self._still = still
+        self._all: Pile[R] | None = None
+
+    def one(self, key: str) -> Entry[R] | None:
+        """The entry under a key."""
+        if self._all is not None:
+            return self._all.entries.get(key)
+        entry = self._cabinet.card(self._space, self._layout, key, self._pending)
+        self._still()
+        return entry
+
+    def all(self) -> Pile[R]:
+        """Every entry."""
+        if self._all is None:
+            found = self._cabinet.cards(self._space, self._layout, self._pending, self._keys)
+            self._still()
+            self._all = Pile(self._space, self._layout.wire, found)
+        return self._all
+
+
+def _sheet(spot: Spot, layout: OneFile[Any], data: bytes) -> Sheet:
+    try:
+        return Sheet(parse(data), data)
+    except ValueError as error:
+        raise Unsound(spot, layout, str(error)) from None
+
+
+def _entry(space: Space[R], key: str, data: bytes) -> Entry[R]:
+    try:
+        return Entry(parse(data))
+    except ValueError as error:
+        return Entry(None, error=damaged(space, key, str(error)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON, and not only to Python, for which 1 is True and 1.0."""
+    return one is other or (one == other and to_json(one) == to_json(other))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from None

@@ -1,0 +1,339 @@
+"""Files on a disk: read whole, replaced whole, and there after a power loss once `settle` has returned.
+
+A file is replaced by writing a temporary one beside it, syncing that, renaming it over the old one and syncing the folder. The
+temporary file's name is always the same, since only one writer is at the latch: what a killed one leaves, the next uses up.
+Symbolic links below a layout's folder are never followed.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from holdfast.kernel import faults
+from holdfast.kernel.errors import StoreUnavailable
+from holdfast.stores.sqlite.filesystem import sync_names
+
+T = TypeVar("T")
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+_PERMANENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
+"""What another try cannot mend: the name itself is not what it should be."""
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_RACY_NS = 50_000_000
+"""How old a change must be before its time proves anything: clocks of file systems tick in steps of some milliseconds."""
+
+
+class Unfit(Exception):
+    """What is at the place of a file is no plain file. Never leaves the store."""
+
+
+class Spot(NamedTuple):
+    """A file's place: a folder that the store was given, and a relative path of plain names below it."""
+
+    folder: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The whole path."""
+        return self.folder / self.name
+
+
+class Signature(NamedTuple):
+    """What changes when a file is changed, by whomever."""
+
+    inode: int
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Found(NamedTuple):
+    """A file's content. `sure` is False when the file is so young that a further change could leave no trace."""
+
+    data: bytes
+    signature: Signature
+    sure: bool
+
+
+class Disk:
+    """Reads and replaces files; tries again `attempts` times, `delay_s` apart, when the system reports an error."""
+
+    def __init__(self, attempts: int, delay_s: float) -> None:
+        self._attempts = attempts
+        self._delay_s = delay_s
+        self._named: set[Path] = set()
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do it, again while the system reports an error that may pass. Raises the last OSError."""
+        for _ in range(self._attempts - 1):
+            try:
+                return work()
+            except OSError as error:
+                if error.errno in _PERMANENT:
+                    raise
+            # An error of a disk that passes tells nobody when it has.
+            time.sleep(self._delay_s)
+        return work()
+
+    def read(self, spot: Spot) -> Found | None:
+        """The file's content; None when there is no file. Raises Unfit for anything else in its place, or StoreUnavailable."""
+        try:
+            return self.patiently(lambda: _read(spot))
+        except OSError as error:
+            raise unreadable(spot.path, error) from None
+
+    def stage(self, spot: Spot, data: bytes) -> None:
+        """Write the temporary file beside a file's place, synced, with the mode and group of the file that it is to replace.
+        Folders that are not there are made. Raises StoreUnavailable, and then nothing but a temporary file is left."""
+        try:
+            self.patiently(lambda: self._stage(spot, data))
+        except (OSError, Unfit) as error:
+            raise _unwritable(spot.path, error) from None
+
+    def place(self, spot: Spot, *, keep: bool) -> None:
+        """Put the staged file in its place; with `keep`, the one that was there stays beside it as `.bak`."""
+        with _parent(spot) as (folder, name):
+            if keep:
+                _keep(folder, name)
+            faults.reach("files.rename.before")
+            os.rename(temporary(name), name, src_dir_fd=folder, dst_dir_fd=folder)
+            faults.reach("files.rename.after")
+
+    def remove(self, spot: Spot) -> None:
+        """Remove a file, if it is there, and the folders below the layout's that are empty then."""
+        with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
+            faults.reach("files.unlink.before")
+            os.unlink(name, dir_fd=folder)
+            faults.reach("files.unlink.after")
+        for parent in spot.path.parents:
+            if parent == spot.folder:
+                return
+            try:
+                os.rmdir(parent)
+            except OSError:
+                # Others keep something in it.
+                return
+
+    def settle(self, spot: Spot) -> None:
+        """Return once the names of a file's folder, and of those above it up to the layout's, survive a power loss."""
+        faults.reach("files.folder_sync.before")
+        for parent in spot.path.parents:
+            with contextlib.suppress(FileNotFoundError):
+                sync(parent)
+            if parent == spot.folder:
+                break
+        faults.reach("files.folder_sync.after")
+
+    def _stage(self, spot: Spot, data: bytes) -> None:
+        self._make_folder(spot.folder)
+        with _parent(spot, make=True) as (folder, name):
+            old = _lstat(name, folder)
+            if old is not None and stat.S_ISDIR(old.st_mode):
+                raise Unfit("it is a folder")
+            staged = temporary(name)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(staged, dir_fd=folder)
+            faults.reach("files.write.before")
+            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+            try:
+                _dress(fd, old)
+                _write(fd, data)
+                faults.reach("files.sync.before")
+                os.fsync(fd)
+                faults.reach("files.sync.after")
+            finally:
+                os.close(fd)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Once for each folder and process, since whoever made one may have been killed before its name was synced."""
+        if folder not in self._named or not folder.is_dir():
+            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            sync_names(folder)
+            self._named.add(folder)
+
+
+def temporary(name: str) -> str:
+    """The name under which a file's next content is written."""
+    return f".{name}.tmp"
+
+
+def backup_of(name: str) -> str:
+    """The name under which a file's previous content is kept."""
+    return f"{name}.bak"
+
+
+def signature_of(path: Path | str) -> Signature | None:
+    """A file's signature; None when there is nothing. Raises StoreUnavailable when that cannot be told."""
+    try:
+        return _signature(os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder survive a power loss."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(spot: Spot) -> None:
+    """Make a file's content survive a power loss, whoever wrote it."""
+    with _parent(spot) as (folder, name):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
+    """What it means that a file or folder cannot be read."""
+    return StoreUnavailable(
+        f"cannot read {path} ({os.strerror(error.errno or 0)}): check its permissions and the disk; nothing was changed",
+        path=str(path),
+        outcome="none",
+    )
+
+
+def _unwritable(path: Path, error: Exception) -> StoreUnavailable:
+    number = error.errno if isinstance(error, OSError) else None
+    why = str(error) if number is None else os.strerror(number)
+    todo = "free some space" if number in (errno.ENOSPC, errno.EDQUOT) else "check what is there, its permissions and the disk"
+    return StoreUnavailable(f"cannot write {path} ({why}): {todo}; nothing was changed", path=str(path), outcome="none")
+
+
+def _read(spot: Spot) -> Found | None:
+    try:
+        with _parent(spot) as (folder, name):
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Unfit("it is a symbolic link") from None
+        raise
+    try:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode):
+            raise Unfit("it is no plain file")
+        data = _read_all(fd, before.st_size)
+        signature = _signature(os.fstat(fd))
+        sure = signature == _signature(before) and time.time_ns() - max(signature.mtime_ns, signature.ctime_ns) > _RACY_NS
+        return Found(data, signature, sure)
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    # One byte more than there should be: so the end is seen without a further call.
+    parts = [os.read(fd, size + 1)]
+    while len(parts[-1]) > 0 and sum(map(len, parts)) != size:
+        parts.append(os.read(fd, size + 1))
+    return b"".join(parts)
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _signature(found: os.stat_result) -> Signature:
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@contextmanager
+def _parent(spot: Spot, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """A descriptor of the folder that a file is in, reached through no symbolic link, and the file's name there."""
+    *between, name = spot.name.split("/")
+    fd = os.open(spot.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in between:
+            fd = _step(fd, part, make=make)
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def _step(folder: int, part: str, *, make: bool) -> int:
+    """Go down into a folder. The one above is closed, unless this raises."""
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, FOLDER_MODE, dir_fd=folder)
+    try:
+        below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except NotADirectoryError:
+        raise Unfit(f"{part} is no folder, or is a symbolic link to one") from None
+    os.close(folder)
+    return below
+
+
+def _lstat(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _dress(fd: int, old: os.stat_result | None) -> None:
+    """Give a new file the mode, and as far as this is allowed the owner and group, of the one it replaces."""
+    if old is None or not stat.S_ISREG(old.st_mode):
+        os.fchmod(fd, FILE_MODE)
+        return
+    for owner in (old.st_uid, -1):
+        try:
+            os.fchown(fd, owner, old.st_gid)
+            break
+        except PermissionError:
+            continue
+    os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _keep(folder: int, name: str) -> None:
+    """Let the file under its name be the previous version."""
+    old = temporary(backup_of(name))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(old, dir_fd=folder)
+    faults.reach("files.keep.before")
+    try:
+        os.link(name, old, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _copy(folder, name, old)
+    faults.reach("files.keep.between")
+    os.rename(old, backup_of(name), src_dir_fd=folder, dst_dir_fd=folder)
+    faults.reach("files.keep.after")
+
+
+def _copy(folder: int, name: str, copy: str) -> None:
+    """Where the file system has no links."""
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        found = os.fstat(source)
+        target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+        try:
+            _dress(target, found)
+            _write(target, _read_all(source, found.st_size))
+            os.fsync(target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)

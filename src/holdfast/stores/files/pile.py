@@ -1,0 +1,123 @@
+"""All records of one space in files: what was found of each, and their order by each index, worked out once."""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from typing import Any, Generic
+
+from holdfast.kernel.errors import Corrupt, RecordInvalid
+from holdfast.kernel.layout import Wire
+from holdfast.kernel.space import R, Space
+
+WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
+"""What reading a document that is no record raises."""
+
+
+class Entry(Generic[R]):
+    """One record as it was found: its document, and what that means, worked out once."""
+
+    __slots__ = ("_error", "_places", "_record", "document")
+
+    def __init__(self, document: Any, *, record: R | None = None, error: Corrupt | None = None) -> None:
+        self.document = document
+        self._record = record
+        self._error = error
+        self._places: list[bytes | None] | None = None
+
+    def record(self, space: Space[R], key: str, wire: Wire[R]) -> R:
+        """The record. Raises RecordInvalid or SchemaTooNew for a damaged one."""
+        if self._record is None and self._error is None:
+            self._decode(space, key, wire)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        assert self._record is not None
+        return self._record
+
+    def places(self, space: Space[R], key: str, wire: Wire[R]) -> list[bytes | None]:
+        """The record's place in each index. Raises as `record` does: where a damaged one belongs, nobody knows."""
+        if self._places is None:
+            self._places = space.index_keys(self.record(space, key, wire))
+        return self._places
+
+    def _decode(self, space: Space[R], key: str, wire: Wire[R]) -> None:
+        try:
+            if not isinstance(self.document, dict):
+                raise TypeError("it is not a JSON object")
+            self._record = wire.read(key, self.document)
+        except Corrupt as error:
+            self._error = error
+        except WRONG_DOCUMENT as error:
+            self._error = damaged(space, key, f"it has no {error}" if isinstance(error, KeyError) else str(error))
+
+
+class Pile(Generic[R]):
+    """The entries of a space by key. It is never changed: `changed` makes another."""
+
+    def __init__(self, space: Space[R], wire: Wire[R], entries: dict[str, Entry[R]]) -> None:
+        self._space = space
+        self._wire = wire
+        self.entries = entries
+        self._order: list[list[tuple[bytes, str]]] | None = None
+        self._broken: dict[str, Corrupt] = {}
+
+    def placed(self, column: int) -> list[tuple[bytes, str]]:
+        """Every place in an index and its key, in order. Those of damaged records are not known."""
+        return self._sorted()[column]
+
+    def broken(self) -> Mapping[str, Corrupt]:
+        """The damaged records, by key."""
+        self._sorted()
+        return self._broken
+
+    def changed(self, changes: Mapping[str, Entry[R] | None]) -> "Pile[R]":
+        """The pile with these entries instead; None: without it."""
+        entries = dict(self.entries)
+        for key, entry in changes.items():
+            if entry is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = entry
+        pile = Pile(self._space, self._wire, entries)
+        if self._order is not None:
+            pile._order = [list(places) for places in self._order]
+            pile._broken = dict(self._broken)
+            for key, entry in changes.items():
+                pile._move(key, self.entries.get(key), entry)
+        return pile
+
+    def _move(self, key: str, before: Entry[R] | None, after: Entry[R] | None) -> None:
+        assert self._order is not None
+        if before is not None and self._broken.pop(key, None) is None:
+            for order, place in zip(self._order, before.places(self._space, key, self._wire), strict=True):
+                if place is not None:
+                    del order[bisect_left(order, (place, key))]
+        if after is not None:
+            for order, place in zip(self._order, after.places(self._space, key, self._wire), strict=True):
+                if place is not None:
+                    insort(order, (place, key))
+
+    def _sorted(self) -> list[list[tuple[bytes, str]]]:
+        if self._order is None:
+            order: list[list[tuple[bytes, str]]] = [[] for _ in self._space.indexes]
+            for key, entry in self.entries.items():
+                try:
+                    places = entry.places(self._space, key, self._wire)
+                except Corrupt as error:
+                    self._broken[key] = error
+                    continue
+                for into, place in zip(order, places, strict=True):
+                    if place is not None:
+                        into.append((place, key))
+            for into in order:
+                into.sort()
+            self._order = order
+        return self._order
+
+
+def damaged(space: Space[Any], key: str, why: str) -> RecordInvalid:
+    """What to say of a record in a file that is none."""
+    return RecordInvalid(
+        f"{space.name}/{key} is damaged ({why}): mend its file, or take it out with `holdfast store remove {space.name} {key}`",
+        space=space.name,
+        key=key,
+        why=why,
+    )

@@ -1,0 +1,113 @@
+"""The redo record: what the files of a transaction are to hold, committed in the inner store before any of them is touched.
+
+While it is there, the files may be as before, as after or anything between; whoever is at the latch next brings them up. A
+reader takes what it says for what the files hold.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from holdfast.kernel.codec import Record, to_json
+from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx, Tx
+from holdfast.stores.files.disk import Spot
+from holdfast.stores.files.folders import Folders
+
+_PART_BYTES = 700_000
+"""So much of a file in a row: in base64 and with what stands around it, it is below the bound of a record. A file may be of any
+size."""
+
+
+class Change(NamedTuple):
+    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it."""
+
+    spot: Spot
+    data: bytes | None
+    keep: bool
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """A part of a change; `more` says that the next one goes on with the same file."""
+
+    folder: str
+    name: str
+    data: bytes | None
+    keep: bool
+    more: bool
+
+
+class Mark(Record, frozen=True, kw_only=True):
+    """A record of which only the revision is of interest."""
+
+
+class _Parts(Space[Part]):
+    """The space of parts, which are made here alone and within the bound: reading each again to be sure would cost as much as
+    writing it."""
+
+    def encode(self, record: Part) -> bytes:
+        return to_json(record)
+
+
+REDO = _Parts("files_redo", Part)
+GENERATIONS = Space("files_generations", Mark)
+"""By the name of a space: when its files were last changed."""
+
+
+def _key(number: int) -> str:
+    return f"{number:08}"
+
+
+FIRST = _key(0)
+"""Where a redo record begins, if there is one."""
+
+
+def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
+    """Write the redo record of the changes, in their transaction."""
+    number = 0
+    for spot, data, kept in changes:
+        pieces = [None] if data is None else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
+        for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
+            part = Part(folder=folders.told(spot.folder), name=spot.name, data=piece, keep=kept, more=left > 0)
+            tx.put(REDO, _key(number), part)
+            number += 1
+
+
+def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
+    """The changes whose files may not be as they should yet."""
+    found: dict[Spot, Change] = {}
+    pieces: list[bytes] = []
+    for _, part, _ in tx.range(REDO):
+        if part.data is not None:
+            pieces.append(part.data)
+        if not part.more:
+            spot = Spot(folders.found(part.folder), part.name)
+            found[spot] = Change(spot, None if part.data is None else b"".join(pieces), part.keep)
+            pieces = []
+    return found
+
+
+def clear(tx: Tx) -> None:
+    """Remove the redo record: the files are as they should be, and stay so through a power loss."""
+    number = 0
+    while tx.delete(REDO, _key(number)):
+        number += 1
+
+
+_shadows: dict[tuple[str, int], Space[Mark]] = {}
+
+
+def shadow_of(space: Space[Any]) -> Space[Mark]:
+    """The inner space that keeps the revisions of a space in files, and which version of a program wrote it."""
+    known = _shadows.get((space.name, space.schema_version))
+    if known is None:
+        upgrades = dict.fromkeys(range(1, space.schema_version), dict)
+        known = Space(space.name, Mark, schema_version=space.schema_version, upgrades=upgrades)
+        _shadows[space.name, space.schema_version] = known
+    return known
+
+
+def laid_out(space: Space[Any]) -> OneFile[Any] | FilePerRecord[Any] | None:
+    """How a space lies in files; None when it does not."""
+    layout = space.layout
+    return layout if isinstance(layout, OneFile | FilePerRecord) and not space.volatile else None

@@ -1,0 +1,162 @@
+"""Signs: files that show volatile records to people and are never read back.
+
+They follow the records a moment later. Whoever changed one brings its sign in step under a lock of their own, by what the
+store says then, so the last to write shows the latest. A sign never fails the change that it tells of; one that a killed
+process left behind is put right by the next change of that record, or when a store is opened.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.layout import Sign
+from holdfast.kernel.ordering import Parts
+from holdfast.kernel.space import R, Space
+from holdfast.kernel.store import Damage, Row, Store, Tx
+from holdfast.stores.files import naming
+from holdfast.stores.files.disk import FILE_MODE, FOLDER_MODE, temporary
+from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.sheet import parse, render
+
+_SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
+
+
+class Signs:
+    """The signs of a store, for those of its spaces that are shown."""
+
+    def __init__(self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]]) -> None:
+        self._store = store
+        self._folders = folders
+        self._shown = dict(shown)
+
+    def of(self, space: Space[Any]) -> Sign[Any] | None:
+        """How a space is shown; None when it is not."""
+        return self._shown.get(space) or (space.layout if isinstance(space.layout, Sign) else None)
+
+    def follow(self, touched: Mapping[Space[Any], Iterable[str]]) -> None:
+        """Bring the signs of these records in step."""
+        with contextlib.suppress(*_SETTLED_FAILURES), self._alone():
+            for space, keys in touched.items():
+                sign = self.of(space)
+                for key in keys:
+                    if sign is not None:
+                        self._show(sign, key, self._store.get(space, key))
+
+    def begin(self) -> None:
+        """Bring every sign in step, and take away those of records that are gone."""
+        with contextlib.suppress(*_SETTLED_FAILURES), self._alone():
+            for space, sign in self._shown.items():
+                damaged: Damage = []
+                rows = self._store.read(lambda tx, s=space, d=damaged: tx.range(s, damaged=d), scope=[space])  # type: ignore[misc]
+                kept = {path for row in rows if (path := self._show(sign, row.key, row))}
+                for path in self._present(sign):
+                    if path not in kept and _ours(path):
+                        path.unlink(missing_ok=True)
+
+    def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
+        called = sign.called(key)
+        if called is None:
+            return None
+        path = self._folders.of(sign.folder) / naming.pattern_of(sign.name).path(called)
+        document = None if row is None else sign.show(row.record)
+        if document is None:
+            path.unlink(missing_ok=True)
+            return None
+        _write(path, render(document))
+        return path
+
+    def _present(self, sign: Sign[Any]) -> list[Path]:
+        pattern = naming.pattern_of(sign.name)
+        base = self._folders.of(sign.folder) / pattern.base
+        names = os.listdir(base) if base.is_dir() else []
+        paths = [base / name / pattern.rest if pattern.rest else base / name for name in names if pattern.inner(name)]
+        return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        fd = os.open(self._folders.own / "signs", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+class NotingTx:
+    """A transaction of the inner store that notes which shown records it has touched."""
+
+    def __init__(self, tx: Tx, signs: Signs) -> None:
+        self._tx = tx
+        self._signs = signs
+        self.touched: dict[Space[Any], set[str]] = {}
+
+    @property
+    def now(self) -> datetime:
+        return self._tx.now
+
+    @property
+    def revision(self) -> int:
+        return self._tx.revision
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        return self._tx.get(space, key)
+
+    def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
+        return self._tx.range(space, **how)
+
+    def find(self, space: Space[R], index: str, match: Parts = (), **how: Any) -> list[Row[R]]:
+        return self._tx.find(space, index, match, **how)
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        return self._tx.count(space, index, match)
+
+    def put(self, space: Space[R], key: str, record: R) -> None:
+        self._note(space, key)
+        self._tx.put(space, key, record)
+
+    def delete(self, space: Space[Any], key: str) -> bool:
+        self._note(space, key)
+        return self._tx.delete(space, key)
+
+    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+        return self._tx.take_first(space, index, match, damaged=damaged)
+
+    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+        return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
+
+    def trim(self, *, keep: int, before: datetime) -> int:
+        return self._tx.trim(keep=keep, before=before)
+
+    def notify(self, topic: str) -> None:
+        self._tx.notify(topic)
+
+    def _note(self, space: Space[Any], key: str) -> None:
+        if self._signs.of(space) is not None:
+            self.touched.setdefault(space, set()).add(key)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Show it whole or not at all. Not synced: its truth ends with the boot too."""
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    staged = path.with_name(temporary(path.name))
+    staged.unlink(missing_ok=True)
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    os.rename(staged, path)
+
+
+def _ours(path: Path) -> bool:
+    """Other programs keep lock files of such names, which are no signs."""
+    try:
+        return isinstance(parse(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,405 @@
+"""The store port on plain files: a layout's records in files that people read, all else in an inner SQLite store."""
+
+import contextlib
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.kernel import faults
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
+from holdfast.kernel.layout import OneFile, Sign
+from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
+from holdfast.stores import plain
+from holdfast.stores.files import bringing, redo
+from holdfast.stores.files.cabinet import Cabinet, CardSource, Pending, SheetSource
+from holdfast.stores.files.disk import Disk, Unfit
+from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.mending import GONE, mend
+from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
+from holdfast.stores.files.sheet import Sheet, Unsound
+from holdfast.stores.files.shelf import Shelf, Source
+from holdfast.stores.files.signs import NotingTx, Signs
+from holdfast.stores.files.transaction import FilesReadTx, FilesTx, Revisions, Room
+from holdfast.stores.scoping import plan_of
+from holdfast.stores.sqlite.filesystem import refuse_network
+from holdfast.stores.sqlite.gate import Gate
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.waking import FdListener
+
+T = TypeVar("T")
+
+_LOOKS_MAX = 8
+"""How often a reader looks again before it asks for a turn at the latch."""
+
+
+class Moved(BaseException):
+    """The files were changed while they were read. No error of the body's kind, so that no body catches it. Never leaves the
+    store."""
+
+
+class _Scope(NamedTuple):
+    laid: tuple[Space[Any], ...]
+    names: frozenset[str]
+    inner: tuple[Space[Any] | Rows, ...]
+
+
+class _Done(NamedTuple):
+    result: Any
+    plan: bringing.Plan
+    changes: list[redo.Change]
+
+
+class FilesStore:
+    """A store in the files of a folder, for one machine.
+
+    Promised: the port, for every process of this machine that opens the same folder; and that records with a layout lie in
+    its files as of the last transaction, or are there when the next one begins. A file that a person has changed is seen.
+    Not promised: anything about two programs that change the files at once, of which only one is Holdfast.
+    """
+
+    kind = "files"
+    embedded = True
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        boot_id: str,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        folders: Mapping[str, str | Path] | None = None,
+        shown: Mapping[Space[Any], Sign[Any]] | None = None,
+        retry_attempts: int = FILES_RETRY_ATTEMPTS,
+        retry_delay_s: float = FILES_RETRY_DELAY_S,
+    ) -> None:
+        if os.path.lexists(root) and not os.path.isdir(root):
+            raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
+        self._clock = clock or SystemClock()
+        self._given = dict(folders or {})
+        self._boot_id = boot_id
+        self._folders = Folders(Path(root), namespace, self._given)
+        self.root = self._folders.root
+        self.inner = SqliteStore(self._folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock)
+        self.namespace = namespace
+        self.disk = Disk(max(retry_attempts, 1), retry_delay_s)
+        self.cabinet = Cabinet(self._folders, self.disk)
+        self._revisions: dict[Any, Any] = {}
+        try:
+            self._refuse_networks()
+            self._latch = Gate(self._folders.own / "latch")
+        except BaseException:
+            self.inner.close()
+            raise
+        self._signs = Signs(self.inner, self._folders, shown or {})
+        self._signs.begin()
+        self._closed = False
+        _stores.add(self)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def transact(
+        self,
+        body: Callable[[Tx], T],
+        *,
+        scope: Scope,
+        durable: bool = True,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
+        plan = _scope_of(tuple(scope))
+        if not plan.laid:
+            return self._transact_inner(body, scope, durable, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        return self.alone(lambda: self._transact(body, plan, deadline), timeout_s)
+
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+        plan = _scope_of(tuple(scope))
+        if not plan.laid:
+            return self.inner.read(body, scope=scope)
+        for look in range(_LOOKS_MAX):
+            try:
+                return self._look(body, plan, eager=look > 0, guarded=True)
+            except Moved:
+                continue
+            except Unsound as unsound:
+                self.alone(lambda unsound=unsound: self._mend(unsound), TRANSACT_TIMEOUT_S)  # type: ignore[misc]
+        return self.alone(lambda: self._look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
+
+    def get(self, space: Space[R], key: str) -> Row[R] | None:
+        if laid_out(space) is None:
+            return self.inner.get(space, key)
+        return self.read(lambda tx: tx.get(space, key), scope=[space])
+
+    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+        if laid_out(space) is not None:
+            return plain.put_new(self, space, items, timeout_s)
+        token = self.inner.put_new(space, items, timeout_s=timeout_s)
+        if token is not None and self._signs.of(space) is not None:
+            self._signs.follow({space: [key for key, _ in items]})
+        return token
+
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+        if laid_out(space) is not None:
+            return plain.delete_if(self, space, keys, token, timeout_s)
+        deleted = self.inner.delete_if(space, keys, token, timeout_s=timeout_s)
+        if deleted and self._signs.of(space) is not None:
+            self._signs.follow({space: keys})
+        return deleted
+
+    def listen(self, topics: Sequence[str] = ()) -> FdListener:
+        return self.inner.listen(topics)
+
+    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+        return self.inner.journal(cursor, limit=limit, reverse=reverse)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._latch.close()
+            self.inner.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
+        self._latch.abandon()
+        self.cabinet.forget()
+        self._revisions = {}
+        if not self._closed:
+            self._latch = Gate(self._folders.own / "latch")
+
+    def alone(self, work: Callable[[], T], timeout_s: float) -> T:
+        """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
+        brought up first. Raises LockTimeout when the turn does not come in time."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+        faults.reach("files.latch.before")
+
+        def in_turn() -> T:
+            faults.reach("files.latch.after")
+            self._recover()
+            return work()
+
+        return self._latch.run(in_turn, timeout_s, sleepy=True)
+
+    def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
+        """The files and the part of the inner store that belong to another namespace; the caller closes the latter."""
+        cabinet = Cabinet(Folders(self.root, namespace, self._given), self.disk)
+        return cabinet, SqliteStore(self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock)
+
+    def _transact_inner(self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float) -> T:
+        if not any(self._signs.of(space) for space in plan_of(tuple(scope)).spaces):
+            return self.inner.transact(body, scope=scope, durable=durable, timeout_s=timeout_s)
+
+        def noting(tx: Tx) -> tuple[T, NotingTx]:
+            mine = NotingTx(tx, self._signs)
+            return body(mine), mine
+
+        result, noted = self.inner.transact(noting, scope=scope, durable=durable, timeout_s=timeout_s)
+        if noted.touched:
+            self._signs.follow(noted.touched)
+        return result
+
+    def _transact(self, body: Callable[[Tx], T], plan: _Scope, deadline: float) -> T:
+        """At the latch: commit the change with its redo record, then bring the files up."""
+        process = os.getpid()
+        try:
+            done = self.inner.transact(
+                lambda tx: self._run(tx, body, plan), scope=plan.inner, timeout_s=max(deadline - time.monotonic(), 0.0)
+            )
+        except Unsound as unsound:
+            self._mend(unsound)
+            return self._transact(body, plan, deadline)
+        if os.getpid() != process:
+            raise StoreUnavailable("this process was forked inside of a transaction: leave that to its parent", outcome="none")
+        if done.changes:
+            self._bring_up(done)
+        result: T = done.result
+        return result
+
+    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope) -> _Done:
+        rooms = self._rooms(tx, plan, {}, lambda: None)
+        mine = FilesTx(tx, plan.names, rooms)
+        try:
+            result = body(mine)
+            changed = bringing.plan_of(mine.changed(), self.cabinet)
+        finally:
+            mine.end()
+        changes = changed.changes()
+        # Before the commit, so that a full disk leaves everything as it was.
+        for change in changes:
+            if change.data is not None:
+                self.disk.stage(change.spot, change.data)
+        redo.keep(tx, self._folders, changes)
+        return _Done(result, changed, changes)
+
+    def _bring_up(self, done: _Done) -> None:
+        """The change is made, whatever happens here: what is left to do, the next one at the latch does."""
+        try:
+            bringing.bring_up(self.disk, done.changes, staged=True)
+            self._clear()
+        except (OSError, Unfit, HoldfastError) as error:
+            self.cabinet.forget()
+            _warn("files are behind, the next change brings them up: %s", error)
+            return
+        done.plan.remember(self.cabinet)
+
+    def _recover(self) -> None:
+        """At the latch: bring up what somebody who was killed has committed and not brought up."""
+        if self.inner.get(REDO, redo.FIRST) is None:
+            return
+        left = self.inner.read(lambda tx: redo.pending(tx, self._folders), scope=[REDO])
+        try:
+            bringing.bring_up(self.disk, left.values(), staged=False)
+        except (OSError, Unfit) as error:
+            raise StoreUnavailable(
+                f"files of {self.root} cannot be brought up to the last change ({error}): mend that and try again; nothing was "
+                "changed by this call",
+                path=str(self.root),
+                outcome="none",
+            ) from None
+        self._clear()
+
+    def _clear(self) -> None:
+        faults.reach("files.clear.before")
+        self.inner.transact(redo.clear, scope=[REDO], durable=False)
+        faults.reach("files.clear.after")
+
+    def _look(self, body: Callable[[ReadTx], T], plan: _Scope, *, eager: bool, guarded: bool) -> T:
+        """Read files and inner store as of one moment. Raises Moved, if guarded, when that did not succeed."""
+
+        def snapshot(tx: ReadTx) -> T:
+            pending = redo.pending(tx, self._folders)
+            before = _generations(tx, plan)
+
+            def still() -> None:
+                if (
+                    guarded
+                    and {space.name: _revision(self.inner.get(GENERATIONS, space.name)) for space in plan.laid} != before
+                ):
+                    raise Moved
+
+            try:
+                rooms = self._rooms(tx, plan, pending, still)
+            except Unsound:
+                still()
+                raise
+            still()
+            if eager:
+                for room in rooms.values():
+                    room.shelf.pile()
+            mine = FilesReadTx(tx, plan.names, rooms)
+            try:
+                return body(mine)
+            finally:
+                mine.end()
+
+        return self.inner.read(snapshot, scope=plan.inner)
+
+    def _rooms(self, tx: ReadTx, plan: _Scope, pending: Pending, still: Callable[[], None]) -> dict[str, Room[Any]]:
+        """The spaces in files that a scope names. Raises Unsound for a damaged file of several records."""
+        rooms = {}
+        for space in plan.laid:
+            layout = laid_out(space)
+            assert layout is not None
+            generation = _revision(tx.get(GENERATIONS, space.name))
+            revisions = Revisions(tx, space, generation, self._revisions)
+            sheet: Sheet | None = None
+            source: Source[Any]
+            if isinstance(layout, OneFile):
+                sheet, pile = self.cabinet.drawn(space, layout, pending)
+                source = SheetSource(pile)
+                if generation and sheet.data is None:
+                    raise Unsound(self.cabinet.spot(layout), layout, GONE)
+            else:
+                source = CardSource(self.cabinet, space, layout, pending, revisions.all, still)
+            rooms[space.name] = Room(space, layout, Shelf(space, layout.wire, source), revisions, sheet)
+        return rooms
+
+    def _mend(self, unsound: Unsound) -> None:
+        """At the latch: put a damaged file right, and raise what is to be told; return if it is sound after all."""
+        try:
+            told = mend(self.disk, unsound, self.now())
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{unsound.spot.path} is damaged ({unsound.why}), and cannot be restored ({error}): mend that and try again",
+                path=str(unsound.spot.path),
+                outcome="none",
+            ) from None
+        self.cabinet.forget()
+        if told is None:
+            return
+        if unsound.why == GONE and unsound.spot.folder.is_dir() and not told.fields["restored"]:
+            self._begin_anew(unsound)
+        raise told
+
+    def _begin_anew(self, unsound: Unsound) -> None:
+        """Forget that a file was ever written whose records are lost."""
+        gone = [space for space in _known if (layout := laid_out(space)) and self._is_at(layout, unsound)]
+
+        def forget(tx: Tx) -> None:
+            for space in gone:
+                tx.delete(GENERATIONS, space.name)
+                for key, _, _ in tx.range(shadow_of(space)):
+                    tx.delete(shadow_of(space), key)
+
+        self.inner.transact(forget, scope=[GENERATIONS, *map(shadow_of, gone)])
+
+    def _is_at(self, layout: Any, unsound: Unsound) -> bool:
+        return isinstance(layout, OneFile) and self.cabinet.spot(layout) == unsound.spot
+
+    def _refuse_networks(self) -> None:
+        for name in self._given:
+            place = self._folders.of(name)
+            with contextlib.suppress(OSError):
+                refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
+
+
+_known: weakref.WeakSet[Space[Any]] = weakref.WeakSet()
+"""The spaces in files that this process has used."""
+
+
+@lru_cache(maxsize=1024)
+def _scope_of(scope: tuple[Space[Any] | Rows, ...]) -> _Scope:
+    plan = plan_of(scope)
+    laid = tuple(space for space in plan.spaces if laid_out(space) is not None)
+    _known.update(laid)
+    if not laid:
+        return _Scope((), plan.names, scope)
+    others = [space for space in plan.spaces if laid_out(space) is None]
+    return _Scope(laid, plan.names, (REDO, GENERATIONS, *map(shadow_of, laid), *others))
+
+
+def _generations(tx: ReadTx, plan: _Scope) -> dict[str, int]:
+    return {space.name: _revision(tx.get(GENERATIONS, space.name)) for space in plan.laid}
+
+
+def _revision(row: Row[Any] | None) -> int:
+    return 0 if row is None else row.revision
+
+
+def _warn(event: str, *fields: object) -> None:
+    if "logging" in sys.modules:
+        sys.modules["logging"].getLogger("holdfast.stores.files").warning(event, *fields)
+
+
+_stores: weakref.WeakSet[FilesStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        # One store that fails must not leave the next with its parent's latch.
+        try:
+            store.after_fork()
+        except HoldfastError:
+            store._closed = True
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,237 @@
+"""Check, backup and restore of a files store.
+
+A backup is one file: the inner store, with a redo record in it that holds every file. So a restore is that of the inner store,
+after which the files are brought up as after any change: killed at any moment, it is done or not begun.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.settings import DEFAULT_NAMESPACE
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Tx
+from holdfast.stores.files import redo
+from holdfast.stores.files.bringing import bring_up
+from holdfast.stores.files.cabinet import Cabinet
+from holdfast.stores.files.disk import Spot, Unfit, backup_of
+from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
+from holdfast.stores.files.sheet import Unsound, documents_of
+from holdfast.stores.files.store import FilesStore
+from holdfast.stores.sqlite import schema, upkeep
+from holdfast.stores.sqlite.store import SqliteStore
+
+Spaces = Sequence[Space[Any]]
+
+
+class _Part(NamedTuple):
+    """The files of a namespace, and its part of the inner store."""
+
+    namespace: str
+    cabinet: Cabinet
+    inner: SqliteStore
+
+    def pending(self) -> dict[Spot, Change]:
+        return self.inner.read(lambda tx: redo.pending(tx, self.cabinet.folders), scope=[REDO])
+
+    def keys(self, space: Space[Any]) -> list[str]:
+        shadow = shadow_of(space)
+        return self.inner.read(lambda tx: [row.key for row in tx.range(shadow)], scope=[shadow])
+
+
+def check(store: FilesStore, spaces: Spaces) -> list[str]:
+    """Look at every file, record and journal entry and return what is wrong, a line each; nothing is changed."""
+    inner = [shadow_of(space) if laid_out(space) else space for space in spaces]
+    found = upkeep.check(store.inner, [*inner, REDO, GENERATIONS])
+    with _parts(store) as parts:
+        for part in parts:
+            for space in spaces:
+                found += [f"{part.namespace}: {wrong}" for wrong in _wrong(part, space)]
+    return found
+
+
+def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
+    """A record as it lies in its file, damaged or not. Raises NotFound."""
+    layout = laid_out(space)
+    if layout is None:
+        return upkeep.content(store.inner, space, key)
+    pending = _Part(store.namespace, store.cabinet, store.inner).pending()
+    found: bytes | None = None
+    if isinstance(layout, OneFile):
+        documents = documents_of(layout, store.cabinet.sheet(layout, pending))
+        found = to_json(documents[key]) if key in documents else None
+    else:
+        spot = store.cabinet.spot_of(layout, key)
+        with suppress(Unfit):
+            read = store.disk.read(spot)
+            found = pending[spot].data if spot in pending else None if read is None else read.data
+    if found is None:
+        raise NotFound(f"there is no {space.name}/{key} in namespace {store.namespace}", space=space.name, key=key)
+    return found
+
+
+def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
+    """Write the inner store and all files, of all namespaces and as of one moment, to one new file. Others wait meanwhile.
+
+    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written, StoreCorrupt for a damaged file.
+    """
+
+    def work() -> None:
+        with _parts(store) as parts:
+            try:
+                # What they say is what the files hold already: brought up in between by another, nothing changes.
+                for part in parts:
+                    _recover(store, part)
+                    _keep_all(part, spaces)
+                upkeep.backup(store.inner, target)
+            finally:
+                for part in parts:
+                    part.inner.transact(redo.clear, scope=[REDO], durable=False)
+
+    store.alone(work, TRANSACT_TIMEOUT_S)
+
+
+def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) -> None:
+    """Put a backup in the store's place, files and all, in a new era. Files of records that it does not have are removed.
+
+    Killed at any moment, it is done when the next change is made, or was not begun. Raises as that of a SQLite store does.
+    """
+
+    def work() -> None:
+        with _parts(store) as parts, _copied(store, source) as prepared:
+            for part in parts:
+                _complete(prepared, part, list(_spots(part, spaces)), boot_id)
+            upkeep.restore(store.inner.path, prepared, boot_id=boot_id)
+        with _parts(store) as parts:
+            for part in parts:
+                _recover(store, part)
+        store.cabinet.forget()
+
+    store.alone(work, TRANSACT_TIMEOUT_S)
+
+
+def _wrong(part: _Part, space: Space[Any]) -> Iterator[str]:
+    layout, cabinet = laid_out(space), part.cabinet
+    if layout is None:
+        return
+    try:
+        if isinstance(layout, OneFile):
+            entries = cabinet.drawn(space, layout, part.pending())[1].entries
+            yield from _wrong_copy(cabinet, layout)
+        else:
+            entries = cabinet.cards(space, layout, part.pending(), lambda: part.keys(space))
+    except (Unsound, StoreUnavailable) as error:
+        yield str(error)
+        return
+    for key in sorted(entries):
+        try:
+            entries[key].places(space, key, layout.wire)
+        except Corrupt as error:
+            yield error.message
+
+
+def _wrong_copy(cabinet: Cabinet, layout: OneFile[Any]) -> Iterator[str]:
+    """Is the previous version of a file fit to restore it from?"""
+    spot = cabinet.spot(layout)
+    kept = OneFile(layout.folder, backup_of(layout.name), layout.wire, layout.part, layout.spread, layout.gather)
+    try:
+        documents_of(kept, cabinet.sheet(kept, {}))
+    except (Unsound, ValueError) as error:
+        yield f"{backup_of(str(spot.path))}, the version before, is damaged ({error}): the next change makes it anew"
+
+
+def _keep_all(part: _Part, spaces: Spaces) -> None:
+    """Write a redo record of every file as it is."""
+    changes = []
+    for spot in _spots(part, spaces):
+        try:
+            found = part.cabinet.disk.read(spot)
+        except Unfit as error:
+            raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
+        if found is not None:
+            changes.append(Change(spot, found.data, keep=False))
+    part.inner.transact(lambda tx: redo.keep(tx, part.cabinet.folders, changes), scope=[REDO, GENERATIONS])
+
+
+def _spots(part: _Part, spaces: Spaces) -> Iterator[Spot]:
+    """The place of every file that is there."""
+    seen: set[Spot] = set()
+    for space in spaces:
+        layout = laid_out(space)
+        if isinstance(layout, OneFile):
+            spots = [part.cabinet.spot(layout)]
+        elif isinstance(layout, FilePerRecord):
+            keys = part.cabinet.cards(space, layout, {}, lambda space=space: part.keys(space))  # type: ignore[misc]
+            spots = [part.cabinet.spot_of(layout, key) for key in sorted(keys)]
+        else:
+            continue
+        yield from (spot for spot in spots if spot not in seen and os.path.lexists(spot.path))
+        seen.update(spots)
+
+
+def _recover(store: FilesStore, part: _Part) -> None:
+    try:
+        bring_up(store.disk, part.pending().values(), staged=False)
+    except (OSError, Unfit) as error:
+        raise StoreUnavailable(
+            f"the files of {store.root} cannot be brought up ({error}): mend that, and the next change brings them up",
+            path=str(store.root),
+            outcome="unknown",
+        ) from None
+    part.inner.transact(redo.clear, scope=[REDO], durable=False)
+
+
+def _complete(prepared: Path, part: _Part, spots: list[Spot], boot_id: str) -> None:
+    """Let the redo record of a backup also remove the files that it does not have. Raises StoreCorrupt for a backup of
+    another kind of store."""
+    folders = part.cabinet.folders
+    with closing(SqliteStore(prepared, boot_id=boot_id, namespace=part.namespace)) as copy:
+        with copy.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            if not schema.is_current(connection.raw, GENERATIONS):
+                raise StoreCorrupt("this is a backup of another kind of store: give one of a files store")
+
+        def extend(tx: Tx) -> None:
+            changes = redo.pending(tx, folders)
+            gone = [Change(spot, None, keep=False) for spot in spots if spot not in changes]
+            redo.keep(tx, folders, [*changes.values(), *gone])
+
+        copy.transact(extend, scope=[REDO])
+
+
+@contextmanager
+def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
+    """A private copy of a backup, in a folder of its own since opening a store makes files beside it."""
+    if not source.is_file():
+        raise NotFound(f"there is no backup {source}", path=str(source))
+    folder = store.cabinet.folders.own / f"restore-{secrets.token_hex(4)}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield Path(shutil.copyfile(source, folder / "store.sqlite"))
+    except OSError as error:
+        raise StoreUnavailable(f"cannot copy {source} ({error.strerror}): check it and the disk", outcome="none") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _parts(store: FilesStore) -> Iterator[list[_Part]]:
+    """Every namespace that has files."""
+    own = store.cabinet.folders.own / "namespaces"
+    names = sorted({DEFAULT_NAMESPACE, store.namespace, *(os.listdir(own) if own.is_dir() else [])})
+    with ExitStack() as open_ones:
+        parts = []
+        for name in names:
+            if name == store.namespace:
+                parts.append(_Part(name, store.cabinet, store.inner))
+                continue
+            cabinet, inner = store.elsewhere(name)
+            parts.append(_Part(name, cabinet, open_ones.enter_context(closing(inner))))
+        yield parts
