@@ -115,14 +115,13 @@ class Disk:
             faults.reach("files.unlink.before")
             os.unlink(name, dir_fd=folder)
             faults.reach("files.unlink.after")
-        for parent in spot.path.parents:
-            if parent == spot.folder:
-                return
-            try:
-                os.rmdir(parent)
-            except OSError:
-                # Others keep something in it.
-                return
+        _remove_empty(spot)
+
+    def unstage(self, spot: Spot) -> None:
+        """Take away what `stage` left, after all. Best effort: what stays is used up by the next that stages."""
+        with contextlib.suppress(OSError, Unfit), _parent(spot) as (folder, name):
+            os.unlink(temporary(name), dir_fd=folder)
+        _remove_empty(spot)
 
     def settle(self, spot: Spot) -> None:
         """Return once the names of a file's folder, and of those above it up to the layout's, survive a power loss."""
@@ -148,7 +147,7 @@ class Disk:
             try:
                 _dress(fd, old)
                 _write(fd, data)
-                faults.reach("files.sync.before")
+                faults.reach("files.write.after")
                 os.fsync(fd)
                 faults.reach("files.sync.after")
             finally:
@@ -281,6 +280,17 @@ def _step(folder: int, part: str, *, make: bool) -> int:
         raise Unfit(f"{part} is no folder, or is a symbolic link to one") from None
     os.close(folder)
     return below
+
+
+def _remove_empty(spot: Spot) -> None:
+    """Remove the folders between a file and the layout's own, as long as nobody keeps anything in them."""
+    for parent in spot.path.parents:
+        if parent == spot.folder:
+            return
+        try:
+            os.rmdir(parent)
+        except OSError:
+            return
 
 
 def _lstat(name: str, folder: int) -> os.stat_result | None:

@@ -21,7 +21,7 @@ from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, 
 from holdfast.stores import plain
 from holdfast.stores.files import bringing, redo
 from holdfast.stores.files.cabinet import Cabinet, CardSource, Pending, SheetSource
-from holdfast.stores.files.disk import Disk, Unfit
+from holdfast.stores.files.disk import Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
 from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
@@ -210,13 +210,19 @@ class FilesStore:
     def _transact(self, body: Callable[[Tx], T], plan: _Scope, deadline: float) -> T:
         """At the latch: commit the change with its redo record, then bring the files up."""
         process = os.getpid()
+        staged: list[Spot] = []
         try:
             done = self.inner.transact(
-                lambda tx: self._run(tx, body, plan), scope=plan.inner, timeout_s=max(deadline - time.monotonic(), 0.0)
+                lambda tx: self._run(tx, body, plan, staged), scope=plan.inner, timeout_s=max(deadline - time.monotonic(), 0.0)
             )
         except Unsound as unsound:
             self._mend(unsound)
             return self._transact(body, plan, deadline)
+        except StoreUnavailable as error:
+            if error.fields.get("outcome") == "none" and os.getpid() == process:
+                for spot in staged:
+                    self.disk.unstage(spot)
+            raise
         if os.getpid() != process:
             raise StoreUnavailable("this process was forked inside of a transaction: leave that to its parent", outcome="none")
         if done.changes:
@@ -224,7 +230,7 @@ class FilesStore:
         result: T = done.result
         return result
 
-    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope) -> _Done:
+    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope, staged: list[Spot]) -> _Done:
         rooms = self._rooms(tx, plan, {}, lambda: None)
         mine = FilesTx(tx, plan.names, rooms)
         try:
@@ -236,6 +242,7 @@ class FilesStore:
         # Before the commit, so that a full disk leaves everything as it was.
         for change in changes:
             if change.data is not None:
+                staged.append(change.spot)
                 self.disk.stage(change.spot, change.data)
         redo.keep(tx, self._folders, changes)
         return _Done(result, changed, changes)
