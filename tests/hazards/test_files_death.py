@@ -1,6 +1,7 @@
 """Processes at a files store, killed at every point or stopped: all files or none, and nobody waits for the dead."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -106,20 +107,21 @@ def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) 
 
 
 def test_the_recovery_itself_killed_at_every_point(tmp_path: Path) -> None:
+    dead = tmp_path / "dead"
+    store = open_files(dead)
+    _step(store, 1)
+    store.close()
+
+    def die_committed() -> None:
+        mine = open_files(dead)
+        with faults.at_point("files.rename.before", faults.kill):
+            _step(mine, 2)
+
+    assert _killed(die_committed, 10_000)
     at, killed = 0, True
     while killed:
         root = tmp_path / str(at)
-        store = open_files(root)
-        _step(store, 1)
-        store.close()
-        points = []
-
-        def die_committed(root: Path = root) -> None:
-            mine = open_files(root)
-            with faults.at_point("files.rename.before", faults.kill):
-                _step(mine, 2)
-
-        assert _killed(die_committed, 10_000)
+        shutil.copytree(dead, root)
         killed = _killed(lambda root=root: put(open_files(root), DEEP, "x"), at)  # type: ignore[misc]
         store = open_files(root)
         assert _value(store) == 2
@@ -127,7 +129,6 @@ def test_the_recovery_itself_killed_at_every_point(tmp_path: Path) -> None:
         assert _in_files(root) == {"2"}
         store.close()
         at += 1
-        points.append(at)
     assert at > 20
 
 
