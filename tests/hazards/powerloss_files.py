@@ -71,8 +71,12 @@ class FilesCheck(StoreCheck):
         right = json.loads((root / "lab" / "right.json").read_bytes())
         last = json.loads((root / "elsewhere" / "last.json").read_bytes())["last"]
         spaces = {LEFT: left, RIGHT: right, LAST: last}
-        rows = store.read(lambda tx: {s.name: {r.key: to_plain(r.record) for r in tx.range(s)} for s in spaces}, scope=[*spaces])
-        return [f"the files of {space.name} show something else" for space, found in spaces.items() if found != rows[space.name]]
+        rows = store.read(
+            lambda tx: {s.name: {r.key: to_plain(r.record) for r in tx.range(s)} for s in spaces}, scope=[*spaces]
+        )
+        return [
+            f"the files of {space.name} show something else" for space, found in spaces.items() if found != rows[space.name]
+        ]
 
 
 # --- bugs to be found ---

@@ -129,8 +129,8 @@ class Cabinet:
     def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> dict[str, Entry[R]]:
         """The records of all files of a space. Raises StoreUnavailable."""
         pattern = naming.pattern_of(layout.name)
-        folder = self.folders.of(layout.folder)
-        inner = {inner for component in _names(folder / pattern.base) if (inner := pattern.inner(component))}
+        folder = self.folders.of(layout.folder) / pattern.base
+        inner = {inner for component in _names(folder) if (inner := pattern.inner(component))}
         for spot, change in pending.items():
             if spot.folder == folder and change.data is not None and (within := pattern.within(spot.name)):
                 inner.add(within)
@@ -152,7 +152,8 @@ class Cabinet:
 
     def spot_of(self, layout: FilePerRecord[Any], key: str) -> Spot:
         """Where the file of a key is."""
-        return Spot(self.folders.of(layout.folder), naming.pattern_of(layout.name).path(key))
+        pattern = naming.pattern_of(layout.name)
+        return Spot(self.folders.of(layout.folder) / pattern.base, pattern.path(key))
 
     def forget(self) -> None:
         """Read everything anew from here on."""

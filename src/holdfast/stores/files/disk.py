@@ -2,7 +2,7 @@
 
 A file is replaced by writing a temporary one beside it, syncing that, renaming it over the old one and syncing the folder. The
 temporary file's name is always the same, since only one writer is at the latch: what a killed one leaves, the next uses up.
-Symbolic links below a layout's folder are never followed.
+Symbolic links in the place of a file, or of a folder made for one, are never followed.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Unfit(Exception):
 
 
 class Spot(NamedTuple):
-    """A file's place: a folder that the store was given, and a relative path of plain names below it."""
+    """A file's place: a folder that is there for many files, and below it a path of plain names that is this file's."""
 
     folder: Path
     name: str
@@ -110,7 +110,7 @@ class Disk:
             faults.reach("files.rename.after")
 
     def remove(self, spot: Spot) -> None:
-        """Remove a file, if it is there, and the folders below the layout's that are empty then."""
+        """Remove a file, if it is there, and the folders made for it that are empty then."""
         with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
             faults.reach("files.unlink.before")
             os.unlink(name, dir_fd=folder)
@@ -124,7 +124,7 @@ class Disk:
         _remove_empty(spot)
 
     def settle(self, spot: Spot) -> None:
-        """Return once the names of a file's folder, and of those above it up to the layout's, survive a power loss."""
+        """Return once the names of a file's folder, and of those above it that were made for it, survive a power loss."""
         faults.reach("files.folder_sync.before")
         for parent in spot.path.parents:
             with contextlib.suppress(FileNotFoundError):
@@ -283,7 +283,7 @@ def _step(folder: int, part: str, *, make: bool) -> int:
 
 
 def _remove_empty(spot: Spot) -> None:
-    """Remove the folders between a file and the layout's own, as long as nobody keeps anything in them."""
+    """Remove the folders that were made for this file, as long as nobody keeps anything in them."""
     for parent in spot.path.parents:
         if parent == spot.folder:
             return

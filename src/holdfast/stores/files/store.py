@@ -21,7 +21,7 @@ from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, 
 from holdfast.stores import plain
 from holdfast.stores.files import bringing, redo
 from holdfast.stores.files.cabinet import Cabinet, CardSource, Pending, SheetSource
-from holdfast.stores.files.disk import Disk, Spot, Unfit
+from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
 from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
@@ -33,6 +33,7 @@ from holdfast.stores.scoping import plan_of
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class FilesStore:
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
+        _make(Path(root))
         self._boot_id = boot_id
         self._folders = Folders(Path(root), namespace, self._given)
         self.root = self._folders.root
@@ -367,6 +369,13 @@ class FilesStore:
             place = self._folders.of(name)
             with contextlib.suppress(OSError):
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise opening_failed(root, error) from None
 
 
 _known: weakref.WeakSet[Space[Any]] = weakref.WeakSet()
