@@ -16,7 +16,7 @@ from holdfast.testing.clock import ManualClock
 
 class Host(Record, frozen=True, kw_only=True):
     ip: str
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def _write(host: Host) -> Document:
