@@ -154,11 +154,15 @@ class Disk:
                 os.close(fd)
 
     def _make_folder(self, folder: Path) -> None:
-        """Once for each folder and process, since whoever made one may have been killed before its name was synced."""
-        if folder not in self._named or not folder.is_dir():
-            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        """Sync its name too if it is empty: whoever made it may have been killed before. With a file in it, that was done."""
+        if folder in self._named and folder.is_dir():
+            return
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        with os.scandir(folder) as entries:
+            fresh = all(entry.name.startswith(".") for entry in entries)
+        if fresh:
             sync_names(folder)
-            self._named.add(folder)
+        self._named.add(folder)
 
 
 def temporary(name: str) -> str:

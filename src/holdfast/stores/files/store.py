@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +57,7 @@ class _Done(NamedTuple):
     result: Any
     plan: bringing.Plan
     changes: list[redo.Change]
+    touched: Mapping[Space[Any], Iterable[str]]
 
 
 class FilesStore:
@@ -186,9 +187,10 @@ class FilesStore:
 
         def in_turn() -> T:
             faults.reach("files.latch.after")
-            self._recover()
+            self._recover(deadline)
             return work()
 
+        deadline = time.monotonic() + timeout_s
         return self._latch.run(in_turn, timeout_s, sleepy=True)
 
     def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
@@ -215,7 +217,7 @@ class FilesStore:
         staged: list[Spot] = []
         try:
             done = self.inner.transact(
-                lambda tx: self._run(tx, body, plan, staged), scope=plan.inner, timeout_s=max(deadline - time.monotonic(), 0.0)
+                lambda tx: self._run(tx, body, plan, staged), scope=plan.inner, timeout_s=_left(deadline)
             )
         except Unsound as unsound:
             self._mend(unsound)
@@ -228,13 +230,16 @@ class FilesStore:
         if os.getpid() != process:
             raise StoreUnavailable("this process was forked inside of a transaction: leave that to its parent", outcome="none")
         if done.changes:
-            self._bring_up(done)
+            self._bring_up(done, deadline)
+        if done.touched:
+            self._signs.follow(done.touched)
         result: T = done.result
         return result
 
     def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope, staged: list[Spot]) -> _Done:
         rooms = self._rooms(tx, plan, {}, lambda: None)
-        mine = FilesTx(tx, plan.names, rooms)
+        noting = NotingTx(tx, self._signs)
+        mine = FilesTx(noting, plan.names, rooms)
         try:
             result = body(mine)
             changed = bringing.plan_of(mine.changed(), self.cabinet)
@@ -247,24 +252,25 @@ class FilesStore:
                 staged.append(change.spot)
                 self.disk.stage(change.spot, change.data)
         redo.keep(tx, self._folders, changes)
-        return _Done(result, changed, changes)
+        return _Done(result, changed, changes, noting.touched)
 
-    def _bring_up(self, done: _Done) -> None:
+    def _bring_up(self, done: _Done, deadline: float) -> None:
         """The change is made, whatever happens here: what is left to do, the next one at the latch does."""
         try:
             bringing.bring_up(self.disk, done.changes, staged=True)
-            self._clear()
+            self._clear(deadline)
         except (OSError, Unfit, HoldfastError) as error:
             self.cabinet.forget()
             _warn("files are behind, the next change brings them up: %s", error)
             return
         done.plan.remember(self.cabinet)
 
-    def _recover(self) -> None:
+    def _recover(self, deadline: float) -> None:
         """At the latch: bring up what somebody who was killed has committed and not brought up."""
         if self.inner.get(REDO, redo.FIRST) is None:
             return
-        left = self.inner.read(lambda tx: redo.pending(tx, self._folders), scope=[REDO])
+        # In a durable transaction: whoever was killed may not have come as far as the sync, and no file may be ahead of it.
+        left = self.inner.transact(lambda tx: redo.pending(tx, self._folders), scope=[REDO], timeout_s=_left(deadline))
         try:
             bringing.bring_up(self.disk, left.values(), staged=False)
         except (OSError, Unfit) as error:
@@ -274,11 +280,11 @@ class FilesStore:
                 path=str(self.root),
                 outcome="none",
             ) from None
-        self._clear()
+        self._clear(deadline)
 
-    def _clear(self) -> None:
+    def _clear(self, deadline: float) -> None:
         faults.reach("files.clear.before")
-        self.inner.transact(redo.clear, scope=[REDO], durable=False)
+        self.inner.transact(redo.clear, scope=[REDO], durable=False, timeout_s=_left(deadline))
         faults.reach("files.clear.after")
 
     def _look(self, body: Callable[[ReadTx], T], plan: _Scope, *, eager: bool, guarded: bool) -> T:
@@ -326,7 +332,7 @@ class FilesStore:
                 sheet, pile = self.cabinet.drawn(space, layout, pending)
                 source = SheetSource(pile)
                 if generation and sheet.data is None:
-                    raise Unsound(self.cabinet.spot(layout), layout, GONE)
+                    raise Unsound(self.cabinet.spot(layout), layout, space, GONE)
             else:
                 source = CardSource(self.cabinet, space, layout, pending, revisions.all, still)
             rooms[space.name] = Room(space, layout, Shelf(space, layout.wire, source), revisions, sheet)
@@ -350,19 +356,15 @@ class FilesStore:
         raise told
 
     def _begin_anew(self, unsound: Unsound) -> None:
-        """Forget that a file was ever written whose records are lost."""
-        gone = [space for space in _known if (layout := laid_out(space)) and self._is_at(layout, unsound)]
+        """Forget that records were ever written that are lost."""
+        shadow = shadow_of(unsound.space)
 
         def forget(tx: Tx) -> None:
-            for space in gone:
-                tx.delete(GENERATIONS, space.name)
-                for key, _, _ in tx.range(shadow_of(space)):
-                    tx.delete(shadow_of(space), key)
+            tx.delete(GENERATIONS, shadow.name)
+            for key, _, _ in tx.range(shadow):
+                tx.delete(shadow, key)
 
-        self.inner.transact(forget, scope=[GENERATIONS, *map(shadow_of, gone)])
-
-    def _is_at(self, layout: Any, unsound: Unsound) -> bool:
-        return isinstance(layout, OneFile) and self.cabinet.spot(layout) == unsound.spot
+        self.inner.transact(forget, scope=[GENERATIONS, shadow])
 
     def _refuse_networks(self) -> None:
         for name in self._given:
@@ -378,19 +380,18 @@ def _make(root: Path) -> None:
         raise opening_failed(root, error) from None
 
 
-_known: weakref.WeakSet[Space[Any]] = weakref.WeakSet()
-"""The spaces in files that this process has used."""
-
-
 @lru_cache(maxsize=1024)
 def _scope_of(scope: tuple[Space[Any] | Rows, ...]) -> _Scope:
     plan = plan_of(scope)
     laid = tuple(space for space in plan.spaces if laid_out(space) is not None)
-    _known.update(laid)
     if not laid:
         return _Scope((), plan.names, scope)
     others = [space for space in plan.spaces if laid_out(space) is None]
     return _Scope(laid, plan.names, (REDO, GENERATIONS, *map(shadow_of, laid), *others))
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)
 
 
 def _generations(tx: ReadTx, plan: _Scope) -> dict[str, int]:
