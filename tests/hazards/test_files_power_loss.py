@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.files.store import FilesStore, _scope_of
+from holdfast.stores.files.picture import scope_of
+from holdfast.stores.files.store import FilesStore
 from holdfast.testing.powerloss import Report, Trace, examine, why_not
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
 from tests.hazards.test_power_loss import SEED, recorded
@@ -22,10 +23,10 @@ def _ready() -> Iterator[None]:
     if reason := why_not():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     lay_out()
-    _scope_of.cache_clear()
+    scope_of.cache_clear()
     yield
     take_back()
-    _scope_of.cache_clear()
+    scope_of.cache_clear()
 
 
 def run(folder: Path, planted: str, *, rounds: int, changes: int) -> tuple[Trace, FilesCheck]:

@@ -18,7 +18,8 @@ from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.absent import AbsentStore
 from holdfast.stores.files import naming, upkeep
-from holdfast.stores.files.store import FilesStore, Moved
+from holdfast.stores.files.picture import Moved
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import upkeep as sqlite_upkeep
 from holdfast.testing import faults
@@ -198,7 +199,7 @@ def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(root: Path, s
 
 def test_a_reader_that_is_always_overtaken_gets_a_turn(store: FilesStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, CARDS, "a")
-    look, tries = store._look, []
+    look, tries = store._picture.look, []
 
     def overtaken(*args: Any, **how: Any) -> Any:
         tries.append(how)
@@ -206,7 +207,7 @@ def test_a_reader_that_is_always_overtaken_gets_a_turn(store: FilesStore, monkey
             raise Moved
         return look(*args, **how)
 
-    monkeypatch.setattr(store, "_look", overtaken)
+    monkeypatch.setattr(store._picture, "look", overtaken)
     assert keys(store, CARDS) == ["a"]
     assert [how["guarded"] for how in tries] == [True] * 8 + [False]
 

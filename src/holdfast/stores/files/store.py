@@ -7,28 +7,27 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
-from holdfast.kernel.layout import OneFile, Sign
+from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
-from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
 from holdfast.stores.files import bringing, redo
-from holdfast.stores.files.cabinet import Cabinet, CardSource, Pending, SheetSource
+from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
+from holdfast.stores.files.picture import InFiles, Moved, Picture, scope_of
 from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
-from holdfast.stores.files.sheet import Sheet, Unsound
-from holdfast.stores.files.shelf import Shelf, Source
+from holdfast.stores.files.sheet import Unsound
 from holdfast.stores.files.signs import NotingTx, Signs
-from holdfast.stores.files.transaction import FilesReadTx, FilesTx, Revisions, Room
+from holdfast.stores.files.transaction import FilesTx
 from holdfast.stores.scoping import plan_of
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.gate import Gate
@@ -40,17 +39,6 @@ T = TypeVar("T")
 
 _LOOKS_MAX = 8
 """How often a reader looks again before it asks for a turn at the latch."""
-
-
-class Moved(BaseException):
-    """The files were changed while they were read. No error of the body's kind, so that no body catches it. Never leaves the
-    store."""
-
-
-class _Scope(NamedTuple):
-    laid: tuple[Space[Any], ...]
-    names: frozenset[str]
-    inner: tuple[Space[Any] | Rows, ...]
 
 
 class _Done(NamedTuple):
@@ -95,7 +83,7 @@ class FilesStore:
         self.namespace = namespace
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s)
         self.cabinet = Cabinet(self._folders, self.disk)
-        self._revisions: dict[Any, Any] = {}
+        self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
             self._latch = Gate(self._folders.own / "latch")
@@ -118,24 +106,24 @@ class FilesStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        plan = _scope_of(tuple(scope))
+        plan = scope_of(tuple(scope))
         if not plan.laid:
             return self._transact_inner(body, scope, durable, timeout_s)
         deadline = time.monotonic() + timeout_s
         return self.alone(lambda: self._transact(body, plan, deadline), timeout_s)
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        plan = _scope_of(tuple(scope))
+        plan = scope_of(tuple(scope))
         if not plan.laid:
             return self.inner.read(body, scope=scope)
         for look in range(_LOOKS_MAX):
             try:
-                return self._look(body, plan, eager=look > 0, guarded=True)
+                return self._picture.look(body, plan, eager=look > 0, guarded=True)
             except Moved:
                 continue
             except Unsound as unsound:
                 self.alone(lambda unsound=unsound: self._mend(unsound), TRANSACT_TIMEOUT_S)  # type: ignore[misc]
-        return self.alone(lambda: self._look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
+        return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         if laid_out(space) is None:
@@ -173,8 +161,7 @@ class FilesStore:
     def after_fork(self) -> None:
         """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
         self._latch.abandon()
-        self.cabinet.forget()
-        self._revisions = {}
+        self._picture.forget()
         if not self._closed:
             self._latch = Gate(self._folders.own / "latch")
 
@@ -211,7 +198,7 @@ class FilesStore:
             self._signs.follow(noted.touched)
         return result
 
-    def _transact(self, body: Callable[[Tx], T], plan: _Scope, deadline: float) -> T:
+    def _transact(self, body: Callable[[Tx], T], plan: InFiles, deadline: float) -> T:
         """At the latch: commit the change with its redo record, then bring the files up."""
         process = os.getpid()
         staged: list[Spot] = []
@@ -236,8 +223,8 @@ class FilesStore:
         result: T = done.result
         return result
 
-    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope, staged: list[Spot]) -> _Done:
-        rooms = self._rooms(tx, plan, {}, lambda: None)
+    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: InFiles, staged: list[Spot]) -> _Done:
+        rooms = self._picture.rooms(tx, plan, {}, lambda: None)
         noting = NotingTx(tx, self._signs)
         mine = FilesTx(noting, plan.names, rooms)
         try:
@@ -287,57 +274,6 @@ class FilesStore:
         self.inner.transact(redo.clear, scope=[REDO], durable=False, timeout_s=_left(deadline))
         faults.reach("files.clear.after")
 
-    def _look(self, body: Callable[[ReadTx], T], plan: _Scope, *, eager: bool, guarded: bool) -> T:
-        """Read files and inner store as of one moment. Raises Moved, if guarded, when that did not succeed."""
-
-        def snapshot(tx: ReadTx) -> T:
-            pending = redo.pending(tx, self._folders)
-            before = _generations(tx, plan)
-
-            def still() -> None:
-                if (
-                    guarded
-                    and {space.name: _revision(self.inner.get(GENERATIONS, space.name)) for space in plan.laid} != before
-                ):
-                    raise Moved
-
-            try:
-                rooms = self._rooms(tx, plan, pending, still)
-            except Unsound:
-                still()
-                raise
-            still()
-            if eager:
-                for room in rooms.values():
-                    room.shelf.pile()
-            mine = FilesReadTx(tx, plan.names, rooms)
-            try:
-                return body(mine)
-            finally:
-                mine.end()
-
-        return self.inner.read(snapshot, scope=plan.inner)
-
-    def _rooms(self, tx: ReadTx, plan: _Scope, pending: Pending, still: Callable[[], None]) -> dict[str, Room[Any]]:
-        """The spaces in files that a scope names. Raises Unsound for a damaged file of several records."""
-        rooms = {}
-        for space in plan.laid:
-            layout = laid_out(space)
-            assert layout is not None
-            generation = _revision(tx.get(GENERATIONS, space.name))
-            revisions = Revisions(tx, space, generation, self._revisions)
-            sheet: Sheet | None = None
-            source: Source[Any]
-            if isinstance(layout, OneFile):
-                sheet, pile = self.cabinet.drawn(space, layout, pending)
-                source = SheetSource(pile)
-                if generation and sheet.data is None:
-                    raise Unsound(self.cabinet.spot(layout), layout, space, GONE)
-            else:
-                source = CardSource(self.cabinet, space, layout, pending, revisions.all, still)
-            rooms[space.name] = Room(space, layout, Shelf(space, layout.wire, source), revisions, sheet)
-        return rooms
-
     def _mend(self, unsound: Unsound) -> None:
         """At the latch: put a damaged file right, and raise what is to be told; return if it is sound after all."""
         try:
@@ -380,26 +316,8 @@ def _make(root: Path) -> None:
         raise opening_failed(root, error) from None
 
 
-@lru_cache(maxsize=1024)
-def _scope_of(scope: tuple[Space[Any] | Rows, ...]) -> _Scope:
-    plan = plan_of(scope)
-    laid = tuple(space for space in plan.spaces if laid_out(space) is not None)
-    if not laid:
-        return _Scope((), plan.names, scope)
-    others = [space for space in plan.spaces if laid_out(space) is None]
-    return _Scope(laid, plan.names, (REDO, GENERATIONS, *map(shadow_of, laid), *others))
-
-
 def _left(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0.0)
-
-
-def _generations(tx: ReadTx, plan: _Scope) -> dict[str, int]:
-    return {space.name: _revision(tx.get(GENERATIONS, space.name)) for space in plan.laid}
-
-
-def _revision(row: Row[Any] | None) -> int:
-    return 0 if row is None else row.revision
 
 
 def _warn(event: str, *fields: object) -> None:
