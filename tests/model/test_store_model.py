@@ -11,14 +11,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from holdfast.kernel.codec import Record
+from holdfast.kernel.codec import Record, to_plain
+from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import BEGINNING, Entry, Row, Store
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -69,6 +72,12 @@ def sqlite(folder: Path, clock: ManualClock) -> Subject:
     return Subject("sqlite", open, reopens=True, clocked=True, journals=2)
 
 
+def files(folder: Path, clock: ManualClock) -> Subject:
+    return Subject(
+        "files", lambda: FilesStore(folder / "files", boot_id="boot-1", clock=clock), reopens=True, clocked=True, journals=2
+    )
+
+
 # --- the records ---
 
 
@@ -86,9 +95,14 @@ def _heat(thing: Thing) -> tuple[bool, str]:
     return (thing.hot, thing.owner)
 
 
+def _thing(_: str, document: dict[str, Any]) -> Thing:
+    return msgspec.convert(document, Thing)
+
+
 INDEXES: dict[str, Callable[[Thing], Any]] = {"place": _place, "heat": _heat}
-THINGS = Space("model_things", Thing, indexes=INDEXES)
-OTHERS = Space("model_others", Thing, indexes=INDEXES)
+# The layouts count for the files store alone.
+THINGS = Space("model_things", Thing, indexes=INDEXES, layout=FilePerRecord("model", "{key}.json", Wire(to_plain, _thing)))
+OTHERS = Space("model_others", Thing, indexes=INDEXES, layout=OneFile("model", "others.json", Wire(to_plain, _thing)))
 VOLATILE = Space("model_volatile", Thing, indexes=INDEXES, volatile=True)
 BY_RESIDENCE = {False: [THINGS, OTHERS], True: [VOLATILE]}
 
@@ -450,6 +464,12 @@ def agree(*makers: Maker) -> None:
 @pytest.mark.timeout(600)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_memory_and_sqlite_agree_with_the_oracle() -> None:
     agree(memory, sqlite)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_files_agree_with_the_oracle() -> None:
+    agree(files)
 
 
 @pytest.mark.slow

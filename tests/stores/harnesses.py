@@ -10,7 +10,8 @@ from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.layout import FilePerRecord, Layout, OneFile, Wire
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.files.store import FilesStore, _scope_of
+from holdfast.stores.files.picture import scope_of
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -60,7 +61,7 @@ class FilesHarness:
     def open(self, *, namespace: str = "default") -> Store:
         for space, layout in ((THINGS, self.things), (THINGS_V2, self.things), (OTHERS, self.others)):
             space.layout = layout(space)
-        _scope_of.cache_clear()
+        scope_of.cache_clear()
         return FilesStore(self.root, boot_id="boot-1", namespace=namespace, clock=self.clock, retry_delay_s=0.001)
 
     def damage(self, space: str, key: str, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Plain files that people read, for records with a layout; an inner SQLite store for all else.
 
-store.py        the port: the latch, the order of a change, and how a reader gets a whole picture
+store.py        the port: the latch, and the order of a change
+picture.py      how a reader sees one moment of everything
 transaction.py  the verbs, sent to files or to the inner store
 shelf.py        the records of a space as one transaction sees them
 pile.py         all records of a space, in order and by index

@@ -46,12 +46,12 @@ class Cabinet:
         self._drawn: dict[Space[Any], _Drawn] = {}
         self._cards: dict[Space[Any], dict[str, _Card]] = {}
 
-    def sheet(self, layout: OneFile[Any], pending: Pending) -> Sheet:
+    def sheet(self, space: Space[Any], layout: OneFile[Any], pending: Pending) -> Sheet:
         """The file of a layout. Raises Unsound for one that is no JSON, or StoreUnavailable."""
         spot = self.spot(layout)
         if spot in pending:
             data = pending[spot].data
-            return NO_FILE if data is None else _sheet(spot, layout, data)
+            return NO_FILE if data is None else _sheet(spot, layout, space, data)
         path = spot.path
         known = self._sheets.get(path)
         if known is not None and known.signature is not None and known.signature == signature_of(path):
@@ -59,24 +59,24 @@ class Cabinet:
         try:
             found = self.disk.read(spot)
         except Unfit as error:
-            raise Unsound(spot, layout, str(error)) from None
+            raise Unsound(spot, layout, space, str(error)) from None
         if found is None:
             return NO_FILE
         same = known is not None and known.sheet.data == found.data
-        sheet = known.sheet if known is not None and same else _sheet(spot, layout, found.data)
+        sheet = known.sheet if known is not None and same else _sheet(spot, layout, space, found.data)
         self._sheets[path] = _Seen(found.signature if found.sure else None, sheet)
         return sheet
 
     def drawn(self, space: Space[R], layout: OneFile[R], pending: Pending) -> tuple[Sheet, Pile[R]]:
         """The file of a space, and its records. Raises Unsound or StoreUnavailable."""
-        sheet = self.sheet(layout, pending)
+        sheet = self.sheet(space, layout, pending)
         known = self._drawn.get(space)
         if known is not None and known.sheet is sheet:
             return known
         try:
             documents = documents_of(layout, sheet)
         except ValueError as error:
-            raise Unsound(self.spot(layout), layout, str(error)) from None
+            raise Unsound(self.spot(layout), layout, space, str(error)) from None
         # What did not change keeps what was worked out of it.
         before = {} if known is None else known.pile.entries
         entries: dict[str, Entry[R]] = {}
@@ -129,8 +129,8 @@ class Cabinet:
     def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> dict[str, Entry[R]]:
         """The records of all files of a space. Raises StoreUnavailable."""
         pattern = naming.pattern_of(layout.name)
-        folder = self.folders.of(layout.folder)
-        inner = {inner for component in _names(folder / pattern.base) if (inner := pattern.inner(component))}
+        folder = self.folders.of(layout.folder) / pattern.base
+        inner = {inner for component in _names(folder) if (inner := pattern.inner(component))}
         for spot, change in pending.items():
             if spot.folder == folder and change.data is not None and (within := pattern.within(spot.name)):
                 inner.add(within)
@@ -152,7 +152,8 @@ class Cabinet:
 
     def spot_of(self, layout: FilePerRecord[Any], key: str) -> Spot:
         """Where the file of a key is."""
-        return Spot(self.folders.of(layout.folder), naming.pattern_of(layout.name).path(key))
+        pattern = naming.pattern_of(layout.name)
+        return Spot(self.folders.of(layout.folder) / pattern.base, pattern.path(key))
 
     def forget(self) -> None:
         """Read everything anew from here on."""
@@ -212,11 +213,11 @@ class CardSource(Generic[R]):
         return self._all
 
 
-def _sheet(spot: Spot, layout: OneFile[Any], data: bytes) -> Sheet:
+def _sheet(spot: Spot, layout: OneFile[Any], space: Space[Any], data: bytes) -> Sheet:
     try:
         return Sheet(parse(data), data)
     except ValueError as error:
-        raise Unsound(spot, layout, str(error)) from None
+        raise Unsound(spot, layout, space, str(error)) from None
 
 
 def _entry(space: Space[R], key: str, data: bytes) -> Entry[R]:

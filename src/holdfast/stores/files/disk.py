@@ -2,7 +2,7 @@
 
 A file is replaced by writing a temporary one beside it, syncing that, renaming it over the old one and syncing the folder. The
 temporary file's name is always the same, since only one writer is at the latch: what a killed one leaves, the next uses up.
-Symbolic links below a layout's folder are never followed.
+Symbolic links in the place of a file, or of a folder made for one, are never followed.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Unfit(Exception):
 
 
 class Spot(NamedTuple):
-    """A file's place: a folder that the store was given, and a relative path of plain names below it."""
+    """A file's place: a folder that is there for many files, and below it a path of plain names that is this file's."""
 
     folder: Path
     name: str
@@ -110,22 +110,21 @@ class Disk:
             faults.reach("files.rename.after")
 
     def remove(self, spot: Spot) -> None:
-        """Remove a file, if it is there, and the folders below the layout's that are empty then."""
+        """Remove a file, if it is there, and the folders made for it that are empty then."""
         with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
             faults.reach("files.unlink.before")
             os.unlink(name, dir_fd=folder)
             faults.reach("files.unlink.after")
-        for parent in spot.path.parents:
-            if parent == spot.folder:
-                return
-            try:
-                os.rmdir(parent)
-            except OSError:
-                # Others keep something in it.
-                return
+        _remove_empty(spot)
+
+    def unstage(self, spot: Spot) -> None:
+        """Take away what `stage` left, after all. Best effort: what stays is used up by the next that stages."""
+        with contextlib.suppress(OSError, Unfit), _parent(spot) as (folder, name):
+            os.unlink(temporary(name), dir_fd=folder)
+        _remove_empty(spot)
 
     def settle(self, spot: Spot) -> None:
-        """Return once the names of a file's folder, and of those above it up to the layout's, survive a power loss."""
+        """Return once the names of a file's folder, and of those above it that were made for it, survive a power loss."""
         faults.reach("files.folder_sync.before")
         for parent in spot.path.parents:
             with contextlib.suppress(FileNotFoundError):
@@ -148,18 +147,22 @@ class Disk:
             try:
                 _dress(fd, old)
                 _write(fd, data)
-                faults.reach("files.sync.before")
+                faults.reach("files.write.after")
                 os.fsync(fd)
                 faults.reach("files.sync.after")
             finally:
                 os.close(fd)
 
     def _make_folder(self, folder: Path) -> None:
-        """Once for each folder and process, since whoever made one may have been killed before its name was synced."""
-        if folder not in self._named or not folder.is_dir():
-            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        """Sync its name too if it is empty: whoever made it may have been killed before. With a file in it, that was done."""
+        if folder in self._named and folder.is_dir():
+            return
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        with os.scandir(folder) as entries:
+            fresh = all(entry.name.startswith(".") for entry in entries)
+        if fresh:
             sync_names(folder)
-            self._named.add(folder)
+        self._named.add(folder)
 
 
 def temporary(name: str) -> str:
@@ -281,6 +284,17 @@ def _step(folder: int, part: str, *, make: bool) -> int:
         raise Unfit(f"{part} is no folder, or is a symbolic link to one") from None
     os.close(folder)
     return below
+
+
+def _remove_empty(spot: Spot) -> None:
+    """Remove the folders that were made for this file, as long as nobody keeps anything in them."""
+    for parent in spot.path.parents:
+        if parent == spot.folder:
+            return
+        try:
+            os.rmdir(parent)
+        except OSError:
+            return
 
 
 def _lstat(name: str, folder: int) -> os.stat_result | None:

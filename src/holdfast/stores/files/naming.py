@@ -51,17 +51,14 @@ class Pattern(NamedTuple):
     rest: str
 
     def path(self, key: str) -> str:
-        """The path of a key's file below the layout's folder."""
+        """The path of a key's file below the base."""
         component = f"{self.prefix}{name_of(key)}{self.suffix}"
-        return "/".join(part for part in (self.base, component, self.rest) if part)
+        return f"{component}/{self.rest}" if self.rest else component
 
     def within(self, path: str) -> str | None:
         """What stands for the key in such a path; None where it is no path of this pattern."""
-        before = f"{self.base}/" if self.base else ""
-        after = f"/{self.rest}" if self.rest else ""
-        if not (path.startswith(before) and path.endswith(after)):
-            return None
-        return self.inner(path[len(before) : len(path) - len(after)])
+        component, _, rest = path.partition("/")
+        return self.inner(component) if rest == self.rest else None
 
     def inner(self, component: str) -> str | None:
         """What stands for the key in a name of the base folder; None where it is no name of this pattern."""

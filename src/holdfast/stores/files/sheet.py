@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.kernel.layout import OneFile
+from holdfast.kernel.space import Space
 from holdfast.stores.files.disk import Spot
 from holdfast.stores.files.pile import WRONG_DOCUMENT
 
@@ -13,8 +14,9 @@ from holdfast.stores.files.pile import WRONG_DOCUMENT
 class Unsound(Exception):
     """A file cannot be read as what its layout says. Never leaves the store."""
 
-    def __init__(self, spot: Spot, layout: OneFile[Any], why: str) -> None:
+    def __init__(self, spot: Spot, layout: OneFile[Any], space: Space[Any], why: str) -> None:
         super().__init__(f"{spot.path}: {why}")
+        self.space = space
         self.spot = spot
         self.layout = layout
         self.why = why

@@ -63,7 +63,8 @@ class Signs:
         called = sign.called(key)
         if called is None:
             return None
-        path = self._folders.of(sign.folder) / naming.pattern_of(sign.name).path(called)
+        pattern = naming.pattern_of(sign.name)
+        path = self._folders.of(sign.folder) / pattern.base / pattern.path(called)
         document = None if row is None else sign.show(row.record)
         if document is None:
             path.unlink(missing_ok=True)

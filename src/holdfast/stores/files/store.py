@@ -5,34 +5,34 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
-from holdfast.kernel.layout import OneFile, Sign
+from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
-from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
 from holdfast.stores.files import bringing, redo
-from holdfast.stores.files.cabinet import Cabinet, CardSource, Pending, SheetSource
-from holdfast.stores.files.disk import Disk, Unfit
+from holdfast.stores.files.cabinet import Cabinet
+from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
+from holdfast.stores.files.picture import InFiles, Moved, Picture, scope_of
 from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
-from holdfast.stores.files.sheet import Sheet, Unsound
-from holdfast.stores.files.shelf import Shelf, Source
+from holdfast.stores.files.sheet import Unsound
 from holdfast.stores.files.signs import NotingTx, Signs
-from holdfast.stores.files.transaction import FilesReadTx, FilesTx, Revisions, Room
+from holdfast.stores.files.transaction import FilesTx
 from holdfast.stores.scoping import plan_of
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener
 
 T = TypeVar("T")
@@ -41,21 +41,11 @@ _LOOKS_MAX = 8
 """How often a reader looks again before it asks for a turn at the latch."""
 
 
-class Moved(BaseException):
-    """The files were changed while they were read. No error of the body's kind, so that no body catches it. Never leaves the
-    store."""
-
-
-class _Scope(NamedTuple):
-    laid: tuple[Space[Any], ...]
-    names: frozenset[str]
-    inner: tuple[Space[Any] | Rows, ...]
-
-
 class _Done(NamedTuple):
     result: Any
     plan: bringing.Plan
     changes: list[redo.Change]
+    touched: Mapping[Space[Any], Iterable[str]]
 
 
 class FilesStore:
@@ -85,6 +75,7 @@ class FilesStore:
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
+        _make(Path(root))
         self._boot_id = boot_id
         self._folders = Folders(Path(root), namespace, self._given)
         self.root = self._folders.root
@@ -92,7 +83,7 @@ class FilesStore:
         self.namespace = namespace
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s)
         self.cabinet = Cabinet(self._folders, self.disk)
-        self._revisions: dict[Any, Any] = {}
+        self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
             self._latch = Gate(self._folders.own / "latch")
@@ -115,24 +106,24 @@ class FilesStore:
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        plan = _scope_of(tuple(scope))
+        plan = scope_of(tuple(scope))
         if not plan.laid:
             return self._transact_inner(body, scope, durable, timeout_s)
         deadline = time.monotonic() + timeout_s
         return self.alone(lambda: self._transact(body, plan, deadline), timeout_s)
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        plan = _scope_of(tuple(scope))
+        plan = scope_of(tuple(scope))
         if not plan.laid:
             return self.inner.read(body, scope=scope)
         for look in range(_LOOKS_MAX):
             try:
-                return self._look(body, plan, eager=look > 0, guarded=True)
+                return self._picture.look(body, plan, eager=look > 0, guarded=True)
             except Moved:
                 continue
             except Unsound as unsound:
                 self.alone(lambda unsound=unsound: self._mend(unsound), TRANSACT_TIMEOUT_S)  # type: ignore[misc]
-        return self.alone(lambda: self._look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
+        return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         if laid_out(space) is None:
@@ -170,8 +161,7 @@ class FilesStore:
     def after_fork(self) -> None:
         """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
         self._latch.abandon()
-        self.cabinet.forget()
-        self._revisions = {}
+        self._picture.forget()
         if not self._closed:
             self._latch = Gate(self._folders.own / "latch")
 
@@ -184,9 +174,10 @@ class FilesStore:
 
         def in_turn() -> T:
             faults.reach("files.latch.after")
-            self._recover()
+            self._recover(deadline)
             return work()
 
+        deadline = time.monotonic() + timeout_s
         return self._latch.run(in_turn, timeout_s, sleepy=True)
 
     def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
@@ -207,26 +198,35 @@ class FilesStore:
             self._signs.follow(noted.touched)
         return result
 
-    def _transact(self, body: Callable[[Tx], T], plan: _Scope, deadline: float) -> T:
+    def _transact(self, body: Callable[[Tx], T], plan: InFiles, deadline: float) -> T:
         """At the latch: commit the change with its redo record, then bring the files up."""
         process = os.getpid()
+        staged: list[Spot] = []
         try:
             done = self.inner.transact(
-                lambda tx: self._run(tx, body, plan), scope=plan.inner, timeout_s=max(deadline - time.monotonic(), 0.0)
+                lambda tx: self._run(tx, body, plan, staged), scope=plan.inner, timeout_s=_left(deadline)
             )
         except Unsound as unsound:
             self._mend(unsound)
             return self._transact(body, plan, deadline)
+        except StoreUnavailable as error:
+            if error.fields.get("outcome") == "none" and os.getpid() == process:
+                for spot in staged:
+                    self.disk.unstage(spot)
+            raise
         if os.getpid() != process:
             raise StoreUnavailable("this process was forked inside of a transaction: leave that to its parent", outcome="none")
         if done.changes:
-            self._bring_up(done)
+            self._bring_up(done, deadline)
+        if done.touched:
+            self._signs.follow(done.touched)
         result: T = done.result
         return result
 
-    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: _Scope) -> _Done:
-        rooms = self._rooms(tx, plan, {}, lambda: None)
-        mine = FilesTx(tx, plan.names, rooms)
+    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: InFiles, staged: list[Spot]) -> _Done:
+        rooms = self._picture.rooms(tx, plan, {}, lambda: None)
+        noting = NotingTx(tx, self._signs)
+        mine = FilesTx(noting, plan.names, rooms)
         try:
             result = body(mine)
             changed = bringing.plan_of(mine.changed(), self.cabinet)
@@ -236,26 +236,28 @@ class FilesStore:
         # Before the commit, so that a full disk leaves everything as it was.
         for change in changes:
             if change.data is not None:
+                staged.append(change.spot)
                 self.disk.stage(change.spot, change.data)
         redo.keep(tx, self._folders, changes)
-        return _Done(result, changed, changes)
+        return _Done(result, changed, changes, noting.touched)
 
-    def _bring_up(self, done: _Done) -> None:
+    def _bring_up(self, done: _Done, deadline: float) -> None:
         """The change is made, whatever happens here: what is left to do, the next one at the latch does."""
         try:
             bringing.bring_up(self.disk, done.changes, staged=True)
-            self._clear()
+            self._clear(deadline)
         except (OSError, Unfit, HoldfastError) as error:
             self.cabinet.forget()
             _warn("files are behind, the next change brings them up: %s", error)
             return
         done.plan.remember(self.cabinet)
 
-    def _recover(self) -> None:
+    def _recover(self, deadline: float) -> None:
         """At the latch: bring up what somebody who was killed has committed and not brought up."""
         if self.inner.get(REDO, redo.FIRST) is None:
             return
-        left = self.inner.read(lambda tx: redo.pending(tx, self._folders), scope=[REDO])
+        # In a durable transaction: whoever was killed may not have come as far as the sync, and no file may be ahead of it.
+        left = self.inner.transact(lambda tx: redo.pending(tx, self._folders), scope=[REDO], timeout_s=_left(deadline))
         try:
             bringing.bring_up(self.disk, left.values(), staged=False)
         except (OSError, Unfit) as error:
@@ -265,63 +267,12 @@ class FilesStore:
                 path=str(self.root),
                 outcome="none",
             ) from None
-        self._clear()
+        self._clear(deadline)
 
-    def _clear(self) -> None:
+    def _clear(self, deadline: float) -> None:
         faults.reach("files.clear.before")
-        self.inner.transact(redo.clear, scope=[REDO], durable=False)
+        self.inner.transact(redo.clear, scope=[REDO], durable=False, timeout_s=_left(deadline))
         faults.reach("files.clear.after")
-
-    def _look(self, body: Callable[[ReadTx], T], plan: _Scope, *, eager: bool, guarded: bool) -> T:
-        """Read files and inner store as of one moment. Raises Moved, if guarded, when that did not succeed."""
-
-        def snapshot(tx: ReadTx) -> T:
-            pending = redo.pending(tx, self._folders)
-            before = _generations(tx, plan)
-
-            def still() -> None:
-                if (
-                    guarded
-                    and {space.name: _revision(self.inner.get(GENERATIONS, space.name)) for space in plan.laid} != before
-                ):
-                    raise Moved
-
-            try:
-                rooms = self._rooms(tx, plan, pending, still)
-            except Unsound:
-                still()
-                raise
-            still()
-            if eager:
-                for room in rooms.values():
-                    room.shelf.pile()
-            mine = FilesReadTx(tx, plan.names, rooms)
-            try:
-                return body(mine)
-            finally:
-                mine.end()
-
-        return self.inner.read(snapshot, scope=plan.inner)
-
-    def _rooms(self, tx: ReadTx, plan: _Scope, pending: Pending, still: Callable[[], None]) -> dict[str, Room[Any]]:
-        """The spaces in files that a scope names. Raises Unsound for a damaged file of several records."""
-        rooms = {}
-        for space in plan.laid:
-            layout = laid_out(space)
-            assert layout is not None
-            generation = _revision(tx.get(GENERATIONS, space.name))
-            revisions = Revisions(tx, space, generation, self._revisions)
-            sheet: Sheet | None = None
-            source: Source[Any]
-            if isinstance(layout, OneFile):
-                sheet, pile = self.cabinet.drawn(space, layout, pending)
-                source = SheetSource(pile)
-                if generation and sheet.data is None:
-                    raise Unsound(self.cabinet.spot(layout), layout, GONE)
-            else:
-                source = CardSource(self.cabinet, space, layout, pending, revisions.all, still)
-            rooms[space.name] = Room(space, layout, Shelf(space, layout.wire, source), revisions, sheet)
-        return rooms
 
     def _mend(self, unsound: Unsound) -> None:
         """At the latch: put a damaged file right, and raise what is to be told; return if it is sound after all."""
@@ -341,19 +292,15 @@ class FilesStore:
         raise told
 
     def _begin_anew(self, unsound: Unsound) -> None:
-        """Forget that a file was ever written whose records are lost."""
-        gone = [space for space in _known if (layout := laid_out(space)) and self._is_at(layout, unsound)]
+        """Forget that records were ever written that are lost."""
+        shadow = shadow_of(unsound.space)
 
         def forget(tx: Tx) -> None:
-            for space in gone:
-                tx.delete(GENERATIONS, space.name)
-                for key, _, _ in tx.range(shadow_of(space)):
-                    tx.delete(shadow_of(space), key)
+            tx.delete(GENERATIONS, shadow.name)
+            for key, _, _ in tx.range(shadow):
+                tx.delete(shadow, key)
 
-        self.inner.transact(forget, scope=[GENERATIONS, *map(shadow_of, gone)])
-
-    def _is_at(self, layout: Any, unsound: Unsound) -> bool:
-        return isinstance(layout, OneFile) and self.cabinet.spot(layout) == unsound.spot
+        self.inner.transact(forget, scope=[GENERATIONS, shadow])
 
     def _refuse_networks(self) -> None:
         for name in self._given:
@@ -362,27 +309,15 @@ class FilesStore:
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
-_known: weakref.WeakSet[Space[Any]] = weakref.WeakSet()
-"""The spaces in files that this process has used."""
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise opening_failed(root, error) from None
 
 
-@lru_cache(maxsize=1024)
-def _scope_of(scope: tuple[Space[Any] | Rows, ...]) -> _Scope:
-    plan = plan_of(scope)
-    laid = tuple(space for space in plan.spaces if laid_out(space) is not None)
-    _known.update(laid)
-    if not laid:
-        return _Scope((), plan.names, scope)
-    others = [space for space in plan.spaces if laid_out(space) is None]
-    return _Scope(laid, plan.names, (REDO, GENERATIONS, *map(shadow_of, laid), *others))
-
-
-def _generations(tx: ReadTx, plan: _Scope) -> dict[str, int]:
-    return {space.name: _revision(tx.get(GENERATIONS, space.name)) for space in plan.laid}
-
-
-def _revision(row: Row[Any] | None) -> int:
-    return 0 if row is None else row.revision
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)
 
 
 def _warn(event: str, *fields: object) -> None:

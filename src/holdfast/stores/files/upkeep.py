@@ -66,7 +66,7 @@ def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
     pending = _Part(store.namespace, store.cabinet, store.inner).pending()
     found: bytes | None = None
     if isinstance(layout, OneFile):
-        documents = documents_of(layout, store.cabinet.sheet(layout, pending))
+        documents = documents_of(layout, store.cabinet.sheet(space, layout, pending))
         found = to_json(documents[key]) if key in documents else None
     else:
         spot = store.cabinet.spot_of(layout, key)
@@ -125,7 +125,7 @@ def _wrong(part: _Part, space: Space[Any]) -> Iterator[str]:
     try:
         if isinstance(layout, OneFile):
             entries = cabinet.drawn(space, layout, part.pending())[1].entries
-            yield from _wrong_copy(cabinet, layout)
+            yield from _wrong_copy(cabinet, space, layout)
         else:
             entries = cabinet.cards(space, layout, part.pending(), lambda: part.keys(space))
     except (Unsound, StoreUnavailable) as error:
@@ -138,12 +138,12 @@ def _wrong(part: _Part, space: Space[Any]) -> Iterator[str]:
             yield error.message
 
 
-def _wrong_copy(cabinet: Cabinet, layout: OneFile[Any]) -> Iterator[str]:
+def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> Iterator[str]:
     """Is the previous version of a file fit to restore it from?"""
     spot = cabinet.spot(layout)
     kept = OneFile(layout.folder, backup_of(layout.name), layout.wire, layout.part, layout.spread, layout.gather)
     try:
-        documents_of(kept, cabinet.sheet(kept, {}))
+        documents_of(kept, cabinet.sheet(space, kept, {}))
     except (Unsound, ValueError) as error:
         yield f"{backup_of(str(spot.path))}, the version before, is damaged ({error}): the next change makes it anew"
 
@@ -179,7 +179,9 @@ def _spots(part: _Part, spaces: Spaces) -> Iterator[Spot]:
 
 def _recover(store: FilesStore, part: _Part) -> None:
     try:
-        bring_up(store.disk, part.pending().values(), staged=False)
+        # In a durable transaction, as no file may be ahead of the inner store.
+        left = part.inner.transact(lambda tx: redo.pending(tx, part.cabinet.folders), scope=[REDO])
+        bring_up(store.disk, left.values(), staged=False)
     except (OSError, Unfit) as error:
         raise StoreUnavailable(
             f"the files of {store.root} cannot be brought up ({error}): mend that, and the next change brings them up",
