@@ -25,6 +25,7 @@ TOLD = ("host.", "host_lease.", "neighbor_lease.", "lock.")
 """How the kinds of entries begin that are the registry's."""
 
 _MARK_BYTES_MAX = 4096
+_ROUNDS_MAX = 8
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -53,12 +54,14 @@ class TransactionLog:
         """Copy what is new. While another process is at it, that one copies this one's entries too: it looks again once it
         has let others in."""
         try:
-            while self._copied_until_busy():
-                pass
+            # Not for ever: who is kept at it by the others leaves the rest to the next change.
+            for _ in range(_ROUNDS_MAX):
+                if not self._copied():
+                    return
         except (OSError, HoldfastError) as error:
             self._warn(error)
 
-    def _copied_until_busy(self) -> bool:
+    def _copied(self) -> bool:
         """Copy what is new; True when there may be more."""
         fd = os.open(self._mark_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

@@ -89,7 +89,7 @@ LOCK_STATISTICS_MAX = 10_000
 LOCK_STATISTICS_EVERY_S = 5.0
 """How often a process adds what it counted to the store's statistics."""
 
-LEASES_PER_HOST_MAX = 1024
+LEASES_PER_HOST_MAX = 256
 """Most leases on one host or one neighbour entry: they are one record, which has a bound."""
 
 BATCH_MAX = 1000

@@ -43,15 +43,17 @@ class RouterCalls(Calls):
         job_type: str | None = None,
         ttl_s: float | None = None,
         pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
     ) -> bool:
         """Lock a router, and with it all of its hosts; False when it could not be had in time.
 
         A job that has it already has it: True, and one release frees it. `timeout` 0 is a single try; without one it is
         `lock_timeouts.router_lock`. Quick jobs share it by `mode="shared"`. A higher `priority` goes first; without one it is
-        that of the `job_type` in `job_priorities`. Raises DeadlockDetected when waiting would never end.
+        that of the `job_type` in `job_priorities`. `on_wait` is told who is just ahead when it has to wait. Raises
+        DeadlockDetected when waiting would never end.
         """
         limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
-        return self._locked([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid)
+        return self._locked([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
 
     def acquire_all_router_locks_atomic(
         self,
@@ -64,11 +66,12 @@ class RouterCalls(Calls):
         job_type: str | None = None,
         ttl_s: float | None = None,
         pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
     ) -> bool:
         """Lock all of the routers in one step, or none; False when they could not be had in time. Nothing is held while
         waiting, so no order of names can deadlock. Otherwise as `acquire_router_lock`."""
         limit_s = self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout
-        return self._locked(router_names, job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid)
+        return self._locked(router_names, job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
 
     def release_router_lock(self, router_name: str, job_id: str) -> bool:
         """Unlock a router, and hand it to whoever is next; False, and nothing changed, when the job does not hold it."""
@@ -159,9 +162,12 @@ class RouterCalls(Calls):
         priority: int,
         ttl_s: float | None,
         pid: Pid,
+        on_wait: OnWait | None,
     ) -> bool:
         grant = self._change(
-            lambda: self._routers.try_acquire(names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid)
+            lambda: self._routers.try_acquire(
+                names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid, on_wait=on_wait
+            )
         )
         told = "locked" if grant is not None else "not to be had"
         self._logger.info("routers %s job=%s routers=%s", told, job_id, ",".join(names))
