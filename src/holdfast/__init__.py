@@ -14,15 +14,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.app import Holdfast, connect
     from holdfast.kernel import errors
-    from holdfast.kernel.errors import HoldfastError
+    from holdfast.kernel.errors import (
+        HoldfastError,
+        RegistryCollision,
+        RegistryCorruption,
+        RegistryError,
+        RegistryLockTimeout,
+        RegistryNotFound,
+    )
+    from holdfast.registry import RegistryManager
 
 __version__ = "0.1.0"
-__all__ = ["Holdfast", "HoldfastError", "__version__", "connect", "errors"]
+__all__ = [
+    "Holdfast",
+    "HoldfastError",
+    "RegistryCollision",
+    "RegistryCorruption",
+    "RegistryError",
+    "RegistryLockTimeout",
+    "RegistryManager",
+    "RegistryNotFound",
+    "__version__",
+    "connect",
+    "errors",
+]
 
 _HOMES = {
     "Holdfast": "holdfast.app",
     "connect": "holdfast.app",
     "HoldfastError": "holdfast.kernel.errors",
+    "RegistryCollision": "holdfast.kernel.errors",
+    "RegistryCorruption": "holdfast.kernel.errors",
+    "RegistryError": "holdfast.kernel.errors",
+    "RegistryLockTimeout": "holdfast.kernel.errors",
+    "RegistryManager": "holdfast.registry",
+    "RegistryNotFound": "holdfast.kernel.errors",
     "errors": "holdfast.kernel",
 }
 

@@ -23,6 +23,7 @@ from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
+    from holdfast.domains.network import Registry
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
     from holdfast.stores.files.store import FilesStore
@@ -69,13 +70,21 @@ class Holdfast:
 
         return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
 
+    @cached_property
+    def network(self) -> "Registry":
+        """Hosts, routers and neighbours of a network under test."""
+        from holdfast.domains.network import Registry, Room
+
+        room = Room(self.store, self.log, self.processes, self.settings.network, label=self.settings.actor or "")
+        return Registry(room, self.locks)
+
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
         self.locks.check_token(resource, token)
 
     def close(self) -> None:
         """Let go of the store. Calling it again is harmless."""
-        for part in ("locks", "holds"):
+        for part in ("network", "locks", "holds"):
             if part in self.__dict__:
                 self.__dict__[part].close()
         self.store.close()
@@ -222,12 +231,14 @@ class Upkeep:
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
     from holdfast.domains.jobs.record import JOBS
+    from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
+    return [JOBS, *network, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
 
 
 def connect(

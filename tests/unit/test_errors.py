@@ -38,9 +38,9 @@ def test_no_two_kinds_share_a_code() -> None:
 @pytest.mark.parametrize(
     ("branch", "exit_status", "exceptions"),
     [
-        (errors.Refused, 4, {errors.NotFound: 1, errors.ImpossibleTransition: 1}),
+        (errors.Refused, 4, {errors.NotFound: 1, errors.ImpossibleTransition: 1, errors.RegistryNotFound: 1}),
         (errors.Lost, 4, {}),
-        (errors.Unavailable, 6, {errors.LockTimeout: 5}),
+        (errors.Unavailable, 6, {errors.LockTimeout: 5, errors.RegistryLockTimeout: 5}),
         (errors.Corrupt, 7, {}),
         (errors.Misuse, 2, {}),
     ],
@@ -78,10 +78,27 @@ def test_pickling_and_copying_keep_message_code_and_fields(kind: type[HoldfastEr
 
 
 @every_kind
-def test_only_misuse_is_a_value_error(kind: type[HoldfastError]) -> None:
-    assert issubclass(kind, ValueError) == issubclass(kind, Misuse)
+def test_only_misuse_and_what_a_registry_does_not_know_are_value_errors(kind: type[HoldfastError]) -> None:
+    assert issubclass(kind, ValueError) == issubclass(kind, Misuse | errors.RegistryNotFound)
 
 
 @every_kind
 def test_every_kind_says_what_it_means(kind: type[HoldfastError]) -> None:
     assert kind.__doc__ and kind.__doc__ != (kind.__base__.__doc__ if kind.__base__ else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "also"),
+    [
+        (errors.RegistryNotFound, errors.NotFound),
+        (errors.RegistryHeld, errors.Held),
+        (errors.RegistryCollision, errors.Collision),
+        (errors.RegistryLockTimeout, errors.LockTimeout),
+        (errors.RegistryCorruption, errors.StoreCorrupt),
+        (errors.RegistryUnavailable, errors.StoreUnavailable),
+    ],
+)
+def test_a_registry_error_is_also_one_of_the_tree(kind: type[HoldfastError], also: type[HoldfastError]) -> None:
+    error = kind("m")
+    assert isinstance(error, errors.RegistryError) and isinstance(error, also)
+    assert status_of(error) == STATUS[also.code]

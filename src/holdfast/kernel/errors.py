@@ -11,6 +11,8 @@
         RecordInvalid  StoreCorrupt  SchemaTooNew
       Misuse           the caller's own mistake; a ValueError too
         InvalidName  InvalidValue
+      RegistryError    of the registry of hosts, routers and neighbours; each kind is also one of those above
+        RegistryNotFound  RegistryHeld  RegistryCollision  RegistryLockTimeout  RegistryCorruption  RegistryUnavailable
 
 A message says what was wrong, who holds it where that is known, and what to do next. Fields carry the same facts for
 programs. Every error survives pickling with its message, code and fields.
@@ -191,6 +193,48 @@ class InvalidValue(Misuse):
     code = "invalid_value"
 
 
+class RegistryError(HoldfastError):
+    """The registry of hosts, routers and neighbours refused or failed."""
+
+    code = "registry_error"
+
+
+class RegistryNotFound(RegistryError, NotFound, ValueError):
+    """There is no such host or lease; a ValueError too, as callers of a registry expect."""
+
+    code = "registry_not_found"
+
+
+class RegistryHeld(RegistryError, Held):
+    """Other runs hold the host, or another job the router."""
+
+    code = "registry_held"
+
+
+class RegistryCollision(RegistryError, Collision):
+    """A host of that name, address or MAC is there already."""
+
+    code = "registry_collision"
+
+
+class RegistryLockTimeout(RegistryError, LockTimeout):
+    """A router, or the registry itself, could not be had in time; nothing was changed."""
+
+    code = "registry_lock_timeout"
+
+
+class RegistryCorruption(RegistryError, StoreCorrupt):
+    """What the registry keeps cannot be read, and is not guessed at."""
+
+    code = "registry_corruption"
+
+
+class RegistryUnavailable(RegistryError, StoreUnavailable):
+    """The registry's store cannot be reached or written."""
+
+    code = "registry_unavailable"
+
+
 class Status(NamedTuple):
     """How a code ends a command and answers an HTTP request."""
 
@@ -229,6 +273,13 @@ STATUS: Mapping[str, Status] = {
     "misuse": Status(2, 422),
     "invalid_name": Status(2, 422),
     "invalid_value": Status(2, 422),
+    "registry_error": Status(6, 500),
+    "registry_not_found": Status(1, 404),
+    "registry_held": Status(4, 409),
+    "registry_collision": Status(4, 409),
+    "registry_lock_timeout": Status(5, 504),
+    "registry_corruption": Status(7, 500),
+    "registry_unavailable": Status(6, 503),
 }
 """Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4 refused or lost, 5 timed
 out, 6 unavailable, 7 corrupt."""

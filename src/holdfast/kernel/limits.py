@@ -94,3 +94,18 @@ FILES_RETRY_ATTEMPTS = 3
 
 FILES_RETRY_DELAY_S = 0.1
 """How long it waits in between."""
+
+LEASES_PER_HOST_MAX = 256
+"""Most leases on one host or one neighbour entry: they are one record, which has a bound."""
+
+BATCH_MAX = 1000
+"""Most hosts or leases in one batch."""
+
+DSCP_MAX = 63
+"""Greatest code point of differentiated services: six bits of an IP header."""
+
+RETRY_ATTEMPTS = 3
+"""How often a registry tries a change that its store could not make."""
+
+RETRY_DELAY_S = 0.1
+"""How long it waits in between."""

@@ -17,6 +17,9 @@ from holdfast.kernel.limits import (
     JOURNAL_KEEP_S,
     LOCK_LEASE_S,
     LOCK_PRIORITY_AGE_S,
+    LOCK_PRIORITY_MAX,
+    RETRY_ATTEMPTS,
+    RETRY_DELAY_S,
 )
 from holdfast.kernel.names import check_id, check_label
 
@@ -67,6 +70,47 @@ class FilesSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("files.retry_attempts must be 1 to 100, and files.retry_delay_s 0 to 60 seconds")
 
 
+class LockTimeouts(Value, frozen=True, kw_only=True):
+    """The time limit of each kind of operation on the registry, in seconds; those of the routers are what is waited for a
+    lock unless told."""
+
+    host_registry: float = 5.0
+    host_leases: float = 3.0
+    router_lock: float = 30.0
+    router_lock_atomic: float = 60.0
+    neighbor_leases: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.__struct_fields__:
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidValue(f"lock_timeouts.{name} must be a number of seconds, 0 or more", field=name)
+
+
+class NetworkSettings(Value, frozen=True, kw_only=True):
+    """How the registry of hosts, routers and neighbours behaves."""
+
+    lock_timeouts: LockTimeouts = LockTimeouts()
+    retry_attempts: int = RETRY_ATTEMPTS
+    retry_delay: float = RETRY_DELAY_S
+    require_router_lock: bool = False
+    job_priorities: dict[str, int] = msgspec.field(default_factory=dict)
+    lease_ttl_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.retry_attempts < 1 or not 0 <= self.retry_delay < float("inf"):
+            raise InvalidValue("retry_attempts must be 1 or more, and retry_delay a number of seconds, 0 or more")
+        if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
+            raise InvalidValue("lease_ttl_s must be a positive number of seconds; leave it out for none")
+        for job_type, priority in self.job_priorities.items():
+            if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
+                raise InvalidValue(
+                    f"job_priorities.{job_type[:40]} must be from -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}",
+                    field="job_priorities",
+                )
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -77,6 +121,7 @@ class Settings(Value, frozen=True, kw_only=True):
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
     files: FilesSettings = FilesSettings()
+    network: NetworkSettings = NetworkSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

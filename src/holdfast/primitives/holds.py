@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Plain, Record
@@ -45,23 +45,25 @@ class Held(Record, frozen=True, kw_only=True):
 
 HOLDS = Space("holds", Held)
 
+H = TypeVar("H", bound=Hold)
+
 Verdicts = Mapping[Holder, Liveness]
 """What is known of processes, found out before the transaction that decides by it."""
 
 
-def taken(holds: tuple[Hold, ...], hold: Hold) -> tuple[Hold, ...]:
+def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
     """The holders with one more; one that holds already keeps its place, with its new lease and process."""
     if any(other.by == hold.by for other in holds):
         return tuple(hold if other.by == hold.by else other for other in holds)
     return (*holds, hold)
 
 
-def dropped(holds: tuple[Hold, ...], by: str) -> tuple[Hold, ...]:
+def dropped(holds: tuple[H, ...], by: str) -> tuple[H, ...]:
     """The holders without one."""
     return tuple(other for other in holds if other.by != by)
 
 
-def living(holds: tuple[Hold, ...], verdicts: Verdicts, now: datetime) -> tuple[Hold, ...]:
+def living(holds: tuple[H, ...], verdicts: Verdicts, now: datetime) -> tuple[H, ...]:
     """The holders that count: those that nobody may reclaim. A process of which nothing is known counts as alive."""
     return tuple(hold for hold in holds if not reclaimable(hold.lease, _liveness(hold, verdicts), now))
 

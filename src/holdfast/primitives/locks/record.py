@@ -131,7 +131,7 @@ def _told_place(row: Request) -> Parts | None:
     return (row.arrival,) if row.outcome else None
 
 
-LOCKS = Space("locks", Lock, volatile=True)
+LOCKS = Space("locks", Lock, volatile=True, rank=30)
 LOCK_WAITS = Space(
     "lock_waits", Request, volatile=True, indexes={"queue": _queue_place, "job": _job_place, "told": _told_place}
 )

@@ -13,6 +13,7 @@ AREAS = {
     "jobs": "Delegated work: register, pick, status, get, list.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
+    "network": "Hosts, routers and neighbours of a network under test: who uses what.",
     "store": "The store itself: check, backup, restore.",
     "token": "What a holder shows with its work: check.",
     "tour": "See Holdfast work, with real processes and kills, in a few seconds.",

@@ -15,16 +15,10 @@ import click
 from holdfast.surfaces.cli.locks.counting import stats
 from holdfast.surfaces.cli.locks.explaining import explain
 from holdfast.surfaces.cli.locks.graphing import graph
+from holdfast.surfaces.cli.locks.options import InOrder
 from holdfast.surfaces.cli.locks.running import run
 from holdfast.surfaces.cli.locks.showing import status
 from holdfast.surfaces.cli.locks.taking import acquire, kick, release, renew, wait
-
-
-class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
 
 
 @click.group(cls=InOrder)

@@ -1,12 +1,14 @@
 """`holdfast locks acquire`, `renew`, `release`, `wait` and `kick`."""
 
+from collections.abc import Callable
+
 import click
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, HoldfastError, LeaseLost, NotFound, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
-from holdfast.primitives.locks import Grant
+from holdfast.primitives.locks import Grant, Mode
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import (
     by_option,
@@ -61,23 +63,34 @@ def acquire(
     command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already gets its token again,
     and whoever releases that token frees it.
     """
+    take(names, by, ttl_s, pid, 0 if nonblock else timeout_s, mode_of(shared), lambda _: priority, quiet=quiet, as_json=as_json)
+
+
+def take(
+    names: tuple[str, ...],
+    by: str,
+    ttl_s: float | None,
+    pid: int | None,
+    limit_s: float | None,
+    mode: Mode,
+    priority: Callable[[Holdfast], int],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Take locks for a command that ends at once, and print the token. Its priority may depend on the settings."""
     if ttl_s is None and pid is None:
         raise click.UsageError(
             "without a process nothing but time can end the lock: give --ttl SECONDS, or --pid N of the process that holds it"
         )
-    mode = mode_of(shared)
     with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
-        if ttl_s is None and not hf.store.embedded:
-            raise click.UsageError(
-                "other machines cannot see the process, and nobody renews the lock for it: give a --ttl beside --pid, or use "
-                "`holdfast locks run`"
-            )
+        refuse_unseen(hf, pid, ttl_s, "lock", ", or use `holdfast locks run`")
         grant = hf.locks.acquire(
             names,
             by=by,
             mode=mode,
-            timeout_s=0 if nonblock else timeout_s,
-            priority=priority,
+            timeout_s=limit_s,
+            priority=priority(hf),
             ttl_s=ttl_s,
             process=None if pid is None else hf.processes.of(pid, by),
             on_wait=telling.begin,
@@ -92,6 +105,14 @@ def acquire(
             raise
         if grant.reentered and not quiet:
             remark(f"{', '.join(grant.names)} was {by}'s already: this is the same token, and releasing it frees it")
+
+
+def refuse_unseen(hf: Holdfast, pid: int | None, ttl_s: float | None, what: str, otherwise: str = "") -> None:
+    """A claim that ends with a process needs a time too where not everybody can see the process."""
+    if pid is not None and ttl_s is None and not hf.store.embedded:
+        raise click.UsageError(
+            f"other machines cannot see the process, and nobody renews the {what} for it: give a --ttl beside --pid{otherwise}"
+        )
 
 
 def _facts(grant: Grant) -> dict[str, object]:
@@ -157,7 +178,7 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
     Exit 4 when no lock has that token any more, 1 when the job does not hold all of the names.
     """
     if by is not None:
-        return _release_names(words, by, as_json)
+        return release_names(words, by, as_json)
     token = _token(words)
     with connected() as hf:
         released = hf.locks.release_token(token)
@@ -181,7 +202,8 @@ def _token(words: tuple[str, ...]) -> int:
         ) from None
 
 
-def _release_names(names: tuple[str, ...], by: str, as_json: bool) -> int:
+def release_names(names: tuple[str, ...], by: str, as_json: bool) -> int:
+    """Let go of what a job holds of some names, and say of what; return the exit status."""
     with connected() as hf:
         freed = hf.locks.free(names, by=by)
     kept = [name for name in dict.fromkeys(names) if name not in freed]

@@ -1,0 +1,56 @@
+"""The configuration of a RegistryManager: a dict as its users keep it, under `registry_manager` or alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.settings import NetworkSettings
+
+SECTION = "registry_manager"
+
+
+class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
+    """Where a registry is, and how it behaves. Without `registry_dir` it is on the store of `connect()`."""
+
+    enabled: bool = True
+    registry_dir: str | None = None
+    lock_dir: str | None = None
+    enable_transaction_log: bool | None = None
+    """None: where there is a path for it."""
+    transaction_log_path: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("registry_dir", "lock_dir", "transaction_log_path"):
+            value = getattr(self, name)
+            if value is not None and (not value or "\0" in value):
+                raise InvalidValue(f"{name} is no path: give one, or leave it out", field=name)
+        if self.lock_dir is not None and self.registry_dir is None:
+            raise InvalidValue("lock_dir goes with a registry_dir: without one no files show the locks", field="lock_dir")
+
+    @property
+    def logs(self) -> bool:
+        """Is every transaction to be told of, those of uncontended locks included?"""
+        return self.transaction_log_path is not None if self.enable_transaction_log is None else self.enable_transaction_log
+
+
+def configured(config: Mapping[str, Any]) -> RegistryConfig:
+    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it.
+
+    Raises InvalidValue, naming the key, for one that is unknown or of a wrong type.
+    """
+    inner = config.get(SECTION) if isinstance(config, Mapping) and SECTION in config else config
+    if not isinstance(inner, Mapping):
+        raise InvalidValue(f"the registry's configuration is no object: give a dict, or one under {SECTION}", field=SECTION)
+    if inner is not config and (others := [str(key) for key in config if key != SECTION]):
+        raise InvalidValue(
+            f"beside {SECTION} there is {', '.join(others)[:80]}: give the whole configuration under {SECTION}, or all of it "
+            "without that",
+            field=others[0],
+        )
+    try:
+        return msgspec.convert(dict(inner), RegistryConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"the registry's configuration: {error}. docs/network.md lists every key", field=SECTION) from None

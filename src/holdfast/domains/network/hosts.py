@@ -1,0 +1,157 @@
+"""Registered hosts: names, addresses and MACs are each unique, decided in the step that registers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.domains.network.address import normal_ip, normal_mac
+from holdfast.domains.network.claims import Claims
+from holdfast.domains.network.record import Host
+from holdfast.domains.network.room import Room
+from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
+from holdfast.kernel import clock
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import InvalidValue, RegistryCollision, RegistryHeld
+from holdfast.kernel.limits import BATCH_MAX
+from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.store import Tx
+
+CORE = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
+"""What a host's further information never overwrites."""
+
+_ARGUMENTS = frozenset({"host_name", "primary_ip", "connected_to", "mac_address", "additional_info"})
+
+
+class NewHost(NamedTuple):
+    """A host to be registered, once it is known to be possible."""
+
+    name: str
+    host: Host
+
+
+def new_host(
+    host_name: str,
+    primary_ip: str,
+    connected_to: str,
+    mac_address: str,
+    additional_info: Mapping[str, Any] | None = None,
+) -> NewHost:
+    """Check what a caller gave. Raises InvalidName and InvalidValue."""
+    check_id(host_name, "host name")
+    check_label(connected_to, "router name")
+    normal_ip(primary_ip)
+    normal_mac(mac_address)
+    more = {name: value for name, value in _plain(additional_info or {}).items() if name not in CORE}
+    return NewHost(host_name, Host(primary_ip=primary_ip, connected_to=connected_to, mac_address=mac_address, more=more))
+
+
+def new_hosts(items: Sequence[Mapping[str, Any]]) -> list[NewHost]:
+    """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and missing ones."""
+    if len(items) > BATCH_MAX:
+        raise InvalidValue(f"a batch may have {BATCH_MAX} hosts, not {len(items)}: make several of it", field="hosts")
+    for item in items:
+        if not isinstance(item, Mapping) or set(item) - _ARGUMENTS or _ARGUMENTS - set(item) - {"additional_info"}:
+            raise InvalidValue(
+                "each host of a batch is an object of host_name, primary_ip, connected_to, mac_address and, if wanted, "
+                f"additional_info: {ascii(item)[:60]} is not",
+                field="hosts",
+            )
+    return [new_host(**item) for item in items]
+
+
+class Hosts:
+    """The hosts of one registry."""
+
+    def __init__(self, room: Room, leases: Claims) -> None:
+        self._room = room
+        self._leases = leases
+        self._timeout_s = room.settings.lock_timeouts.host_registry
+
+    def register(self, hosts: Sequence[NewHost]) -> None:
+        """Register all of them, or none. Raises RegistryCollision, naming what collides and with whom."""
+
+        def body(tx: Tx) -> None:
+            for new in hosts:
+                _refuse_collision(tx, new)
+                host = replace(new.host, created_at=clock.render(tx.now), registered_at_timestamp=tx.now.timestamp())
+                tx.put(HOSTS, new.name, host)
+                facts = {"primary_ip": host.primary_ip, "connected_to": host.connected_to, "mac_address": host.mac_address}
+                self._room.journal.append(tx, kind="host.registered", subject=new.name, data=facts)
+
+        if hosts:
+            self._room.store.transact(body, scope=[HOSTS], timeout_s=self._timeout_s)
+
+    def remove(self, name: str, *, force: bool) -> tuple[bool, tuple[str, ...]]:
+        """Remove a host, with its leases if forced; return whether it was there, and whose leases went along.
+
+        Raises RegistryHeld, naming the holders.
+        """
+        verdicts = self._leases.verdicts([check_id(name, "host name")])
+
+        def body(tx: Tx) -> tuple[bool, tuple[str, ...]]:
+            there = tx.get(HOSTS, name) is not None
+            if not there and not force:
+                return False, ()
+            holders = self._leases.remaining(tx, name, verdicts)
+            if holders and not force:
+                raise RegistryHeld(
+                    f"host {name} is leased by {', '.join(holders)}: release these leases first, or unregister it with force",
+                    host=name,
+                    holders=list(holders),
+                )
+            self._leases.remove(tx, name)
+            if there:
+                tx.delete(HOSTS, name)
+                self._room.journal.append(tx, kind="host.unregistered", subject=name, data={"forced": force})
+            return there, holders
+
+        return self._room.store.transact(body, scope=[HOSTS, HOST_LEASES], timeout_s=self._timeout_s)
+
+    def get(self, name: str) -> Host | None:
+        """The host of that name."""
+        row = self._room.store.get(HOSTS, check_id(name, "host name"))
+        return None if row is None else row.record
+
+    def all(self) -> dict[str, Host]:
+        """Every host, by its name. A damaged record raises."""
+        rows = self._room.store.read(lambda tx: tx.range(HOSTS), scope=[HOSTS])
+        return {row.key: row.record for row in rows}
+
+    def count(self) -> int:
+        """How many there are."""
+        return self._room.store.read(lambda tx: tx.count(HOSTS), scope=[HOSTS])
+
+
+def _refuse_collision(tx: Tx, new: NewHost) -> None:
+    if tx.get(HOSTS, new.name) is not None:
+        raise _collision(new, "name", new.name, new.name)
+    for field, index, place in (
+        ("primary_ip", "ip", normal_ip(new.host.primary_ip)),
+        ("mac_address", "mac", normal_mac(new.host.mac_address)),
+    ):
+        for row in tx.find(HOSTS, index, (place,), limit=1):
+            raise _collision(new, field, place, row.key)
+
+
+def _collision(new: NewHost, field: str, value: str, other: str) -> RegistryCollision:
+    what = {"name": "host", "primary_ip": "the address", "mac_address": "the MAC address"}[field]
+    whose = "is registered already" if field == "name" else f"of {new.name} is that of host {other} already"
+    return RegistryCollision(
+        f"{what} {value} {whose}: use another, or unregister {other} first",
+        host=new.name,
+        field=field,
+        value=value,
+        other=other,
+    )
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON would keep of it."""
+    if not isinstance(info, Mapping):
+        raise InvalidValue("additional_info is no object: give a dict, or leave it out", field="additional_info")
+    try:
+        plain: dict[str, Any] = to_plain(dict(info))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidValue(f"additional_info cannot be written as JSON: {error}", field="additional_info") from None
+    return plain

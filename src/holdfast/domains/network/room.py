@@ -1,0 +1,69 @@
+"""What the parts of the registry share."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from holdfast.kernel.errors import (
+    Corrupt,
+    HoldfastError,
+    LockTimeout,
+    RegistryCorruption,
+    RegistryError,
+    RegistryLockTimeout,
+    RegistryUnavailable,
+    StoreUnavailable,
+)
+from holdfast.kernel.holder import Holder, Processes, ThisProcess
+from holdfast.kernel.settings import NetworkSettings
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+
+T = TypeVar("T")
+
+_KINDS: tuple[tuple[type[HoldfastError], type[RegistryError]], ...] = (
+    (LockTimeout, RegistryLockTimeout),
+    (Corrupt, RegistryCorruption),
+    (StoreUnavailable, RegistryUnavailable),
+)
+
+
+class Room(NamedTuple):
+    """A store, and the terms on which the registry uses it."""
+
+    store: Store
+    journal: Journal
+    processes: Processes
+    settings: NetworkSettings
+    label: str = ""
+    pause: Callable[[float], None] = time.sleep
+
+    def holder(self, pid: int | ThisProcess | None) -> Holder | None:
+        """The process that is to end a claim by its death. Raises NotFound when there is no such process."""
+        if isinstance(pid, ThisProcess):
+            return self.processes.current(self.label)
+        return None if pid is None else self.processes.of(pid, self.label)
+
+    def tried(self, body: Callable[[], T]) -> T:
+        """Run something, and again after a while if the store could not be reached and certainly nothing was changed."""
+        for _ in range(self.settings.retry_attempts - 1):
+            try:
+                return body()
+            except StoreUnavailable as error:
+                if error.fields.get("outcome") != "none":
+                    raise
+            self.pause(self.settings.retry_delay)
+        return body()
+
+
+@contextmanager
+def told_as_registry() -> Iterator[None]:
+    """Let what the store raises come out as the registry's errors, with the same words and fields."""
+    try:
+        yield
+    except RegistryError:
+        raise
+    except (LockTimeout, Corrupt, StoreUnavailable) as error:
+        kind = next(registry for general, registry in _KINDS if isinstance(error, general))
+        raise kind(error.message, **error.fields) from error

@@ -1,0 +1,190 @@
+"""The calls on routers. Each is a lock of the lock manager on the resource of the router's name."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from holdfast.domains.network.calls import Calls
+from holdfast.domains.network.room import Room
+from holdfast.domains.network.routers import Routers
+from holdfast.kernel.holder import THIS_PROCESS, ThisProcess
+from holdfast.primitives.locks import Grant, Locks, Mode
+from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.waiting import OnWait
+
+Pid = int | ThisProcess | None
+"""Whose death ends a claim: this process, another, or none."""
+
+
+class RouterCalls(Calls):
+    """The part of `Registry` that knows routers alone."""
+
+    def __init__(
+        self,
+        room: Room,
+        locks: Locks,
+        *,
+        logger: logging.Logger | None,
+        enabled: bool,
+        after_change: Callable[[], None],
+    ) -> None:
+        super().__init__(room, logger=logger, enabled=enabled, after_change=after_change)
+        self._locks = locks
+        self._routers = Routers(room, locks)
+
+    def acquire_router_lock(
+        self,
+        router_name: str,
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """Lock a router, and with it all of its hosts; False when it could not be had in time.
+
+        A job that has it already has it: True, and one release frees it. `timeout` 0 is a single try; without one it is
+        `lock_timeouts.router_lock`. Quick jobs share it by `mode="shared"`. A higher `priority` goes first; without one it is
+        that of the `job_type` in `job_priorities`. `on_wait` is told who is just ahead when it has to wait. Raises
+        DeadlockDetected when waiting would never end.
+        """
+        limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
+        return self._locked([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
+
+    def acquire_all_router_locks_atomic(
+        self,
+        router_names: Sequence[str],
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """Lock all of the routers in one step, or none; False when they could not be had in time. Nothing is held while
+        waiting, so no order of names can deadlock. Otherwise as `acquire_router_lock`."""
+        limit_s = self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout
+        return self._locked(router_names, job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
+
+    def release_router_lock(self, router_name: str, job_id: str) -> bool:
+        """Unlock a router, and hand it to whoever is next; False, and nothing changed, when the job does not hold it."""
+        return bool(self.release_all_router_locks([router_name], job_id))
+
+    def release_all_router_locks(self, router_names: Sequence[str], job_id: str) -> int:
+        """Unlock what the job holds of these routers; return how many those were."""
+        freed = self._change(lambda: self._routers.release(router_names, job_id))
+        self._logger.info("routers unlocked job=%s routers=%s", job_id, ",".join(freed) or "-")
+        return len(freed)
+
+    def is_router_locked(self, router_name: str) -> bool:
+        """Does any job hold the router, in either mode?"""
+        return self._look(lambda: self._routers.locked(router_name))
+
+    @contextmanager
+    def router_lock(
+        self,
+        router_name: str,
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+    ) -> Iterator[Grant]:
+        """Lock a router for a `with` block, which gets the grant. Raises RegistryLockTimeout when it could not be had in time,
+        and LeaseLost at the end if it was taken away. Inside of another block of the same job, only the outer one frees it."""
+        limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
+        with self._granted([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s) as grant:
+            yield grant
+
+    @contextmanager
+    def all_router_locks(
+        self,
+        router_names: Sequence[str],
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+    ) -> Iterator[Grant]:
+        """The same for several routers, all or none."""
+        limit_s = self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout
+        with self._granted(router_names, job_id, limit_s, mode, self._priority(priority, job_type), ttl_s) as grant:
+            yield grant
+
+    def wait_for_router(
+        self, router_name: str, timeout: float | None = None, *, job_id: str | None = None, mode: Mode | str = Mode.EXCLUSIVE
+    ) -> bool:
+        """Wait until nobody holds the router, and take nothing; False when that was not so in time. See
+        `wait_for_all_routers`."""
+        return self.wait_for_all_routers([router_name], timeout, job_id=job_id, mode=mode)
+
+    def wait_for_all_routers(
+        self,
+        router_names: Sequence[str],
+        timeout: float | None = None,
+        *,
+        job_id: str | None = None,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """Wait until all of the routers are free at one moment, and take nothing; False when they were not in time.
+
+        Sleeps, and never polls. Not promised: that they still are. `mode="shared"` waits only for exclusive holders. A job
+        that holds routers says so by `job_id`: what it holds itself is not waited for, and a wait that would never end raises
+        DeadlockDetected.
+        """
+        limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
+        return self._change(lambda: self._routers.wait(router_names, limit_s, job_id=job_id, mode=mode, on_wait=on_wait))
+
+    def router_statistics(self, router_names: Sequence[str] | None = None) -> dict[str, LockStatistics]:
+        """What these routers, or all that were ever locked, have been through: grants, waits, timeouts, deaths, deadlocks, and
+        histograms of how long waits and holds took."""
+        found = self._look(self._locks.statistics)
+        return found if router_names is None else {name: found.get(name, LockStatistics()) for name in router_names}
+
+    def _locked(
+        self,
+        names: Sequence[str],
+        job_id: str,
+        timeout_s: float,
+        mode: Mode | str,
+        priority: int,
+        ttl_s: float | None,
+        pid: Pid,
+        on_wait: OnWait | None,
+    ) -> bool:
+        grant = self._change(
+            lambda: self._routers.try_acquire(
+                names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid, on_wait=on_wait
+            )
+        )
+        told = "locked" if grant is not None else "not to be had"
+        self._logger.info("routers %s job=%s routers=%s", told, job_id, ",".join(names))
+        return grant is not None
+
+    @contextmanager
+    def _granted(
+        self, names: Sequence[str], job_id: str, timeout_s: float, mode: Mode | str, priority: int, ttl_s: float | None
+    ) -> Iterator[Grant]:
+        grant = self._change(
+            lambda: self._routers.acquire(names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=THIS_PROCESS)
+        )
+        try:
+            with grant:
+                yield grant
+        finally:
+            self._after_change()
+
+    def _priority(self, priority: int | None, job_type: str | None) -> int:
+        return self._settings.job_priorities.get(job_type or "", 0) if priority is None else priority

@@ -1,0 +1,87 @@
+"""RegistryManager: the registry of hosts, routers and neighbours by a configuration of its own, as its users know it.
+
+    manager = holdfast.RegistryManager({"registry_dir": "/dev/shm/lab"})
+    with manager.router_lock("router-1", "job-7"):
+        ...
+
+`connect().network` is the same on the connected store.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.adapters.transaction_log import TransactionLog
+from holdfast.app import Holdfast, connect
+from holdfast.domains.network import Registry, RegistryConfig, Room, configured
+from holdfast.primitives.locks import Locks
+
+
+class RegistryManager(Registry):
+    """Hosts, their leases, routers and neighbour entries, by one configuration. A context manager that closes it.
+
+    `config` is a dict of the keys that docs/network.md lists, or one with that dict under `registry_manager`. With
+    `registry_dir` everything lies in plain files there; without, in the store of `connect()`. One manager a process is
+    enough, and any number of threads may use it; it is safe after fork. What the calls promise stands at `Registry`.
+
+    Raises InvalidValue for a wrong configuration, and what `connect` raises.
+    """
+
+    def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None) -> None:
+        chosen = configured(config)
+        self._connection = _connected(chosen)
+        settings = self._connection.settings
+        journal = "all" if chosen.logs else settings.locks.journal
+        self._own_locks = Locks(
+            self._connection.store,
+            self._connection.log,
+            self._connection.processes,
+            replace(settings.locks, journal=journal),
+            label=settings.actor or "",
+        )
+        logger = logger or logging.getLogger("holdfast.network")
+        self._log = _transaction_log(chosen, self._connection, logger)
+        room = Room(
+            self._connection.store, self._connection.log, self._connection.processes, chosen, label=settings.actor or ""
+        )
+        super().__init__(
+            room,
+            self._own_locks,
+            logger=logger,
+            enabled=chosen.enabled,
+            after_change=lambda: None if self._log is None else self._log.catch_up(),
+        )
+
+    def __enter__(self) -> "RegistryManager":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store. Nothing is released: what this process holds ends with it. Calling it again is harmless."""
+        super().close()
+        self._own_locks.close()
+        if self._log is not None:
+            self._log.catch_up()
+            self._log = None
+        self._connection.close()
+
+
+def _connected(chosen: RegistryConfig) -> Holdfast:
+    if not chosen.enabled:
+        # Nothing is made anywhere for what is switched off.
+        return connect("memory:")
+    if chosen.registry_dir is None:
+        return connect()
+    return connect(f"files:{os.path.expanduser(chosen.registry_dir)}")
+
+
+def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> TransactionLog | None:
+    if not (chosen.enabled and chosen.logs and chosen.transaction_log_path is not None):
+        return None
+    return TransactionLog(Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger)

@@ -1,0 +1,97 @@
+"""`holdfast network hosts`."""
+
+import click
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import InvalidValue, RegistryNotFound
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import InOrder, json_option
+from holdfast.surfaces.cli.network.options import shown, since
+from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.render import json_document, pairs, table
+
+
+@click.group(cls=InOrder)
+def hosts() -> None:
+    """Registered hosts: names, addresses and MACs are each unique."""
+
+
+@hosts.command()
+@click.argument("name")
+@click.option("--ip", "primary_ip", required=True, metavar="ADDRESS", help="Its address, with or without a mask.")
+@click.option("--router", "connected_to", required=True, metavar="NAME", help="The router that it is connected to.")
+@click.option("--mac", "mac_address", required=True, metavar="MAC", help="Its MAC address.")
+@click.option("--info", multiple=True, metavar="KEY=VALUE", help="Something to keep beside; repeatable.")
+@json_option
+@store_options
+def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: tuple[str, ...], as_json: bool) -> None:
+    """Register a host; exit 4, naming the other, when its name, address or MAC is taken."""
+    more = dict(_pair(word) for word in info)
+    with connected() as hf:
+        hf.network.register_host(name, primary_ip, connected_to, mac_address, more)
+        facts = {"host": name, **(hf.network.get_host_info(name) or {})}
+    answer(to_json(facts) if as_json else printable(f"registered {name}"))
+
+
+@hosts.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="End the leases on it too.")
+@json_option
+@store_options
+def remove(name: str, force: bool, as_json: bool) -> None:
+    """Unregister a host; exit 4 when runs lease it, 1 when there is none."""
+    with connected() as hf:
+        if not hf.network.unregister_host(name, force=force):
+            raise _no_such(name)
+    answer(to_json({"unregistered": name}) if as_json else printable(f"unregistered {name}"))
+
+
+@hosts.command("list")
+@click.option("--router", metavar="NAME", help="Only those connected to it.")
+@json_option
+@store_options
+def list_(router: str | None, as_json: bool) -> None:
+    """List hosts by name."""
+    with connected(create=False) as hf:
+        found = hf.network.list_all_hosts()
+    chosen = {name: info for name, info in found.items() if router in (None, info["connected_to"])}
+    if as_json:
+        json_document(chosen)
+        return
+    table(
+        ["host", "address", "router", "mac", "registered"],
+        [
+            [name, info["primary_ip"], info["connected_to"], info["mac_address"], since(info.get("registered_at_timestamp"))]
+            for name, info in chosen.items()
+        ],
+        elastic=["host", "router"],
+        empty="No hosts. Register one: holdfast network hosts add NAME --ip ADDRESS --router NAME --mac MAC",
+    )
+
+
+@hosts.command()
+@click.argument("name")
+@json_option
+@store_options
+def get(name: str, as_json: bool) -> None:
+    """Show one host; exit 1 when there is none."""
+    with connected(create=False) as hf:
+        info = hf.network.get_host_info(name)
+        count = hf.network.get_host_lease_count(name)
+    if info is None:
+        raise _no_such(name)
+    if as_json:
+        json_document(info)
+    else:
+        pairs([("host", name), *((key, shown(value)) for key, value in info.items()), ("leases", str(count))])
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, separator, value = word.partition("=")
+    if not key or not separator:
+        raise InvalidValue(f"{ascii(word)[:60]} is no KEY=VALUE: write it as rack=7", field="info")
+    return key, value
+
+
+def _no_such(name: str) -> RegistryNotFound:
+    return RegistryNotFound(f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name)

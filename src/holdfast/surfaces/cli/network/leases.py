@@ -1,0 +1,100 @@
+"""`holdfast network leases`."""
+
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import RegistryNotFound
+from holdfast.kernel.limits import DSCP_MAX
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import InOrder, json_option, names_argument
+from holdfast.surfaces.cli.locks.taking import refuse_unseen
+from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since, type_option
+from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.render import json_document, table
+
+
+@click.group(cls=InOrder)
+def leases() -> None:
+    """Leases on source hosts: which runs use a host, counted by the runs."""
+
+
+@leases.command()
+@names_argument
+@run_option
+@type_option("What the run does with it.", required=True)
+@click.option("--router", metavar="NAME", help="The router of the hosts.  [default: each host's own]")
+@click.option("--dscp", type=click.IntRange(0, DSCP_MAX), help="The code point that a quick job marks its packets with.")
+@pid_option
+@lease_ttl_option
+@json_option
+@store_options
+def take(
+    names: tuple[str, ...],
+    by: str,
+    job_type: str,
+    router: str | None,
+    dscp: int | None,
+    pid: int | None,
+    ttl_s: float | None,
+    as_json: bool,
+) -> None:
+    """Lease hosts for a run, all or none, and print how many runs lease each.
+
+    \b
+        holdfast network leases take h1 h2 --by run-7 --type quick --pid $$
+
+    Exit 4 when another job has the router alone. A lease without --pid or --ttl lasts until it is dropped.
+    """
+    with connected() as hf:
+        refuse_unseen(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
+        wanted = [_wanted(hf, name, job_type, router, dscp) for name in dict.fromkeys(names)]
+        counts = hf.network.acquire_source_host_leases(by, wanted, pid=pid, ttl_s=ttl_s)
+    answer(to_json(counts) if as_json else printable("\n".join(f"{name}\t{count}" for name, count in counts.items())))
+
+
+@leases.command()
+@click.argument("name")
+@run_option
+@json_option
+@store_options
+def drop(name: str, by: str, as_json: bool) -> None:
+    """End a run's lease on a host, and print how many are left; exit 1 when it has none."""
+    with connected() as hf:
+        count, should_delete = hf.network.release_source_host_lease(by, name)
+    answer(to_json({"host": name, "count": count, "should_delete": should_delete}) if as_json else str(count))
+
+
+@leases.command("list")
+@click.argument("name", required=False)
+@json_option
+@store_options
+def list_(name: str | None, as_json: bool) -> None:
+    """List leases, of all hosts or of one. Those that are dead do not count, and go with the next change of their host."""
+    with connected(create=False) as hf:
+        found = hf.network.list_host_leases(name)
+    if as_json:
+        json_document(found)
+        return
+    table(
+        ["host", "router", "run", "type", "dscp", "process", "since", "ends", "state"],
+        [_row(host, one["router"], lease) for host, one in found.items() for lease in one["leases"]],
+        elastic=["host", "router", "run"],
+        empty="No leases. Take one: holdfast network leases take HOST --by RUN --type quick --pid $$",
+    )
+
+
+def _wanted(hf: Holdfast, name: str, job_type: str, router: str | None, dscp: int | None) -> dict[str, Any]:
+    if router is None:
+        info = hf.network.get_host_info(name)
+        if info is None:
+            raise RegistryNotFound(f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name)
+        router = info["connected_to"]
+    return {"host_name": name, "job_type": job_type, "router_name": router, "dscp": dscp}
+
+
+def _row(host: str, router: str, lease: dict[str, Any]) -> list[str]:
+    facts = [host, router, lease["run_id"], *(shown(lease[name]) for name in ("job_type", "dscp", "pid"))]
+    return [*facts, since(lease["allocated_at"]), shown(lease["expires_at"]), "dead" if lease["dead"] else "held"]

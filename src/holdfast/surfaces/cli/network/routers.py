@@ -1,0 +1,84 @@
+"""`holdfast network routers`: a router is a resource of `holdfast locks` under its own name."""
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.kernel.limits import LOCK_PRIORITY_MAX, LOCK_TIMEOUT_S
+from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.locks.options import (
+    InOrder,
+    by_option,
+    json_option,
+    limit_options,
+    mode_of,
+    mode_option,
+    names_argument,
+    quiet_option,
+    ttl_option,
+)
+from holdfast.surfaces.cli.locks.showing import status
+from holdfast.surfaces.cli.locks.taking import release_names, take, wait
+from holdfast.surfaces.cli.network.options import pid_option, type_option
+
+
+@click.group(cls=InOrder)
+def routers() -> None:
+    """Router locks: whoever has a router has all of its hosts. `holdfast locks explain ROUTER` tells why one is not free."""
+
+
+@routers.command(short_help="Lock routers and print the token.")
+@names_argument
+@by_option("The job that holds them.", required=True)
+@ttl_option("Let it end by itself after so long, unless renewed.")
+@pid_option
+@limit_options(LOCK_TIMEOUT_S)
+@mode_option
+@type_option("The kind of job, which says its priority.  [network.job_priorities]")
+@click.option(
+    "--priority",
+    type=click.IntRange(-LOCK_PRIORITY_MAX, LOCK_PRIORITY_MAX),
+    help="Higher goes first.  [default: that of --type]",
+)
+@quiet_option
+@json_option
+@store_options
+def lock(
+    names: tuple[str, ...],
+    by: str,
+    ttl_s: float | None,
+    pid: int | None,
+    timeout_s: float | None,
+    nonblock: bool,
+    shared: bool,
+    job_type: str | None,
+    priority: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Lock routers, all or none, and print the token; exit 5 when they were not to be had in time.
+
+    \b
+        holdfast network routers lock router-1 router-2 --by run-7 --type detailed --pid $$
+
+    The lock ends with the process of --pid, after --ttl, or by `unlock`. Quick jobs share a router with --shared.
+    """
+    limit_s, mode = 0 if nonblock else timeout_s, mode_of(shared)
+
+    def chosen(hf: Holdfast) -> int:
+        return hf.settings.network.job_priorities.get(job_type or "", 0) if priority is None else priority
+
+    take(names, by, ttl_s, pid, limit_s, mode, chosen, quiet=quiet, as_json=as_json)
+
+
+@routers.command(short_help="Unlock what a job holds.")
+@names_argument
+@by_option("The job that holds them.", required=True)
+@json_option
+@store_options
+def unlock(names: tuple[str, ...], by: str, as_json: bool) -> int:
+    """Unlock what a job holds of these routers; exit 1 when it does not hold all of them."""
+    return release_names(names, by, as_json)
+
+
+routers.add_command(wait)
+routers.add_command(status)

@@ -1,0 +1,94 @@
+"""A registry on a store of the test's choice, with a clock and processes that do as they are told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.domains.network import Registry, Room
+from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.kernel.settings import LockSettings, NetworkSettings
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Entry, Store
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import Locks
+from holdfast.testing.clock import ManualClock
+from tests.unit.test_holds import Clocked
+from tests.unit.test_locks import STORES, Machine, open_store
+
+__all__ = ["STORES", "World", "host", "world_of"]
+
+
+class World:
+    """A store, a machine with processes, and the registry as each process sees it. Process 1 is there from the beginning."""
+
+    def __init__(self, store: Store, clock: ManualClock, settings: NetworkSettings | None = None) -> None:
+        self.store: Any = Clocked(store, clock)
+        self.clock = clock
+        self.journal = Journal(self.store, actor="tester")
+        self.machine = Machine()
+        self._settings = settings or NetworkSettings()
+        self._opened: list[tuple[Registry, Locks]] = []
+        self.pauses: list[float] = []
+        self.registry = self.process(1)
+
+    def process(self, pid: int, *, settings: NetworkSettings | None = None, machine: Machine | None = None) -> Registry:
+        """The registry as a new process sees it."""
+        seat: Any = (machine or self.machine).begin(pid)
+        room = Room(self.store, self.journal, seat, settings or self._settings, f"p{pid}", self.pauses.append)
+        locks = Locks(self.store, self.journal, seat, LockSettings())
+        registry = Registry(room, locks)
+        self._opened.append((registry, locks))
+        return registry
+
+    def locks_of(self, registry: Registry) -> Locks:
+        """The lock manager behind a registry."""
+        return next(locks for other, locks in self._opened if other is registry)
+
+    def kill(self, pid: int) -> None:
+        self.machine.end(pid)
+
+    def told(self) -> list[tuple[str, str]]:
+        """The journal: kind and subject of each entry."""
+        return [(entry.kind, entry.subject) for entry in self.entries()]
+
+    def entries(self) -> list[Entry]:
+        return [entry for batch in self.journal.since() for entry in batch.entries]
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Everything that is stored."""
+        spaces: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
+        return self.store.read(
+            lambda tx: {space.name: {row.key: row.record for row in tx.range(space)} for space in spaces}, scope=spaces
+        )
+
+    def close(self) -> None:
+        for registry, locks in self._opened:
+            registry.close()
+            locks.close()
+        self.machine.close()
+        self.store.close()
+
+
+@contextmanager
+def world_of(
+    kind: str, folder: Path, request: pytest.FixtureRequest, settings: NetworkSettings | None = None
+) -> Iterator[World]:
+    clock = ManualClock()
+    made = World(open_store(kind, folder, clock, request), clock, settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def host(number: int, router: str = "router-1") -> dict[str, Any]:
+    """The arguments that register a host of that number."""
+    return {
+        "host_name": f"h{number}",
+        "primary_ip": f"10.0.{number // 250}.{number % 250 + 1}/24",
+        "connected_to": router,
+        "mac_address": f"02:00:00:00:{number // 256:02x}:{number % 256:02x}",
+    }

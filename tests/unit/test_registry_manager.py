@@ -1,0 +1,279 @@
+"""RegistryManager: its configuration, and its transaction log."""
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import RegistryError, RegistryManager
+from holdfast.adapters import transaction_log
+from holdfast.domains.network import RegistryConfig, configured
+from holdfast.kernel.errors import InvalidValue, RegistryUnavailable
+from holdfast.kernel.settings import LockTimeouts
+from tests.unit.network_world import host
+
+FULL = {
+    "enabled": True,
+    "registry_dir": "/dev/shm/lab",
+    "lock_dir": "/dev/shm/lab/locks",
+    "lock_timeouts": {
+        "host_registry": 5.0,
+        "host_leases": 3.0,
+        "router_lock": 30.0,
+        "router_lock_atomic": 60.0,
+        "neighbor_leases": 3.0,
+    },
+    "retry_attempts": 3,
+    "retry_delay": 0.1,
+    "enable_transaction_log": True,
+    "transaction_log_path": "/var/log/lab/registry_transactions.log",
+}
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:{tmp_path}/store.sqlite"
+    monkeypatch.setenv("HOLDFAST_STORE", url)
+    return url
+
+
+# --- configuration ---
+
+
+def test_both_forms_of_a_configuration_mean_the_same() -> None:
+    chosen = configured({"registry_manager": FULL})
+    assert chosen == configured(FULL)
+    assert chosen.registry_dir == "/dev/shm/lab"
+    assert chosen.lock_timeouts == LockTimeouts()
+    assert chosen.logs
+    assert configured({}) == RegistryConfig()
+    assert not configured({}).logs
+
+
+@pytest.mark.parametrize(
+    ("said", "logs"),
+    [({"transaction_log_path": "x"}, True), ({"transaction_log_path": "x", "enable_transaction_log": False}, False),
+     ({"enable_transaction_log": True}, True)],
+)  # fmt: skip
+def test_a_path_asks_for_the_log_unless_it_is_switched_off(said: dict[str, Any], logs: bool) -> None:
+    assert configured(said).logs is logs
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"regsitry_dir": "x"}, "regsitry_dir"),
+        ({"lock_timeouts": {"router": 1}}, "router"),
+        ({"lock_timeouts": {"router_lock": -1}}, "router_lock"),
+        ({"lock_timeouts": {"router_lock": "30"}}, "router_lock"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"retry_attempts": 0}, "retry_attempts"),
+        ({"retry_delay": float("inf")}, "retry_delay"),
+        ({"lease_ttl_s": 0}, "lease_ttl_s"),
+        ({"job_priorities": {"quick": 10**6}}, "quick"),
+        ({"job_priorities": {"quick": "high"}}, "job_priorities"),
+        ({"registry_dir": ""}, "registry_dir"),
+        ({"registry_dir": "a\0b"}, "registry_dir"),
+        ({"lock_dir": "x"}, "lock_dir"),
+        ({"registry_manager": {}, "enabled": True}, "enabled"),
+        ({"registry_manager": None}, "registry_manager"),
+        ({"registry_manager": {"registry_manager": {}}}, "registry_manager"),
+        ([], "registry_manager"),
+    ],
+)
+def test_a_wrong_configuration_names_what_is_wrong(bad: Any, named: str) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        RegistryManager(bad)
+
+
+def test_a_registry_that_is_switched_off_says_so_at_every_call(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    manager = RegistryManager({"enabled": False, "registry_dir": str(tmp_path / "none"), "transaction_log_path": str(log)})
+    calls = [
+        lambda: manager.check_and_register_host(**host(1)),
+        lambda: manager.register_host(**host(1)),
+        lambda: manager.register_hosts([host(1)]),
+        lambda: manager.unregister_host("h1"),
+        lambda: manager.get_host_info("h1"),
+        manager.list_all_hosts,
+        lambda: manager.acquire_source_host_lease("a", "h1", "quick", "r"),
+        lambda: manager.acquire_source_host_leases("a", []),
+        lambda: manager.release_source_host_lease("a", "h1"),
+        lambda: manager.get_host_lease_count("h1"),
+        manager.list_host_leases,
+        lambda: manager.acquire_router_lock("r", "a"),
+        lambda: manager.release_router_lock("r", "a"),
+        lambda: manager.is_router_locked("r"),
+        lambda: manager.acquire_all_router_locks_atomic(["r"], "a"),
+        lambda: manager.release_all_router_locks(["r"], "a"),
+        lambda: manager.router_lock("r", "a").__enter__(),
+        lambda: manager.all_router_locks(["r"], "a").__enter__(),
+        lambda: manager.wait_for_router("r"),
+        lambda: manager.wait_for_all_routers(["r"]),
+        manager.router_statistics,
+        lambda: manager.acquire_neighbor_lease("a", "h1", "10.0.0.1"),
+        lambda: manager.release_neighbor_lease("a", "h1", "10.0.0.1"),
+        manager.list_neighbor_leases,
+        manager.sweep,
+        manager.counts,
+    ]
+    for call in calls:
+        with pytest.raises(RegistryError, match="switched off"):
+            call()
+    manager.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_it_is_the_store_of_connect() -> None:
+    with RegistryManager({}) as manager, holdfast.connect() as hf:
+        manager.register_host(**host(1))
+        assert hf.network.list_all_hosts() == manager.list_all_hosts()
+        assert hf.network.acquire_router_lock("router-1", "a")
+        assert manager.is_router_locked("router-1")
+        assert hf.locks.explain("router-1").status.holds[0].by == "a"
+        assert manager.release_router_lock("router-1", "a")
+
+
+def test_a_closed_manager_may_be_closed_again() -> None:
+    manager = RegistryManager({})
+    manager.close()
+    manager.close()
+
+
+def test_what_it_raises_travels_between_processes() -> None:
+    with RegistryManager({}) as manager:
+        manager.register_host(**host(1))
+        with pytest.raises(holdfast.RegistryCollision) as told:
+            manager.register_host(**host(1))
+    again = pickle.loads(pickle.dumps(told.value))
+    assert (type(again), again.message, again.fields) == (holdfast.RegistryCollision, told.value.message, told.value.fields)
+
+
+# --- the transaction log ---
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "registry.log"
+
+
+@pytest.fixture
+def manager(log: Path) -> Iterator[RegistryManager]:
+    with RegistryManager({"enable_transaction_log": True, "transaction_log_path": str(log)}) as made:
+        yield made
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def operations(log: Path) -> list[tuple[str, str]]:
+    return [(line["operation"], line["details"]["subject"]) for line in lines(log)]
+
+
+def test_every_change_is_a_line(manager: RegistryManager, log: Path) -> None:
+    manager.register_host(**host(1))
+    assert manager.acquire_router_lock("router-1", "run")
+    manager.acquire_source_host_lease("run", "h1", "quick", "router-1")
+    manager.release_router_lock("router-1", "run")
+    assert operations(log) == [
+        ("host.registered", "h1"),
+        ("lock.granted", "router-1"),
+        ("host_lease.taken", "h1"),
+        ("lock.released", "router-1"),
+    ]
+    assert all(set(line) == {"timestamp", "operation", "details"} for line in lines(log))
+    assert lines(log)[2]["details"]["run_id"] == "run"
+    assert lines(log)[0]["timestamp"].endswith("Z")
+
+
+def test_what_is_refused_or_not_the_registrys_is_no_line(manager: RegistryManager, log: Path) -> None:
+    manager.register_host(**host(1))
+    manager.check_and_register_host(**host(1))
+    with holdfast.connect() as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="s")
+    manager.sweep()
+    assert operations(log) == [("host.registered", "h1")]
+
+
+def test_the_log_begins_with_its_manager_and_goes_on_with_the_next(store: str, log: Path) -> None:
+    with RegistryManager({}) as before:
+        before.register_host(**host(1))
+    config = {"transaction_log_path": str(log)}
+    with RegistryManager(config) as first:
+        first.register_host(**host(2))
+    with RegistryManager({}) as between:
+        between.register_host(**host(3))
+    with RegistryManager(config):
+        pass
+    assert operations(log) == [("host.registered", "h2"), ("host.registered", "h3")]
+
+
+def test_a_log_that_cannot_be_written_fails_no_change(
+    manager: RegistryManager, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.mkdir()
+    with caplog.at_level(logging.WARNING, "holdfast.network"):
+        manager.register_host(**host(1))
+    assert "transaction log behind" in caplog.text
+    log.rmdir()
+    manager.register_host(**host(2))
+    assert operations(log) == [("host.registered", "h1"), ("host.registered", "h2")]
+
+
+def test_a_log_in_a_folder_that_is_not_there_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mine = logging.getLogger("mine")
+    with caplog.at_level(logging.INFO, "mine"):
+        with RegistryManager({"transaction_log_path": str(tmp_path / "no" / "log")}, mine) as manager:
+            manager.register_host(**host(1))
+    assert {record.name for record in caplog.records} == {"mine"}
+    assert "transaction log behind" in caplog.text and "host registered" in caplog.text
+
+
+def test_a_log_that_was_rotated_is_begun_anew(manager: RegistryManager, log: Path) -> None:
+    manager.register_host(**host(1))
+    log.rename(log.with_suffix(".1"))
+    manager.register_host(**host(2))
+    assert operations(log) == [("host.registered", "h2")]
+    os.truncate(log, 0)
+    manager.register_host(**host(3))
+    assert operations(log) == [("host.registered", "h3")]
+
+
+def test_a_damaged_cursor_repeats_lines_and_loses_none(manager: RegistryManager, log: Path) -> None:
+    manager.register_host(**host(1))
+    log.with_name(log.name + ".cursor").write_bytes(b"{")
+    manager.register_host(**host(2))
+    assert operations(log) == [("host.registered", "h1"), ("host.registered", "h1"), ("host.registered", "h2")]
+
+
+def test_while_another_copies_that_one_copies_for_all(
+    manager: RegistryManager, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change of a second comes while a first is about to say how far it got, and its own try is in vain."""
+    second = RegistryManager({"transaction_log_path": str(log)})
+    put = transaction_log._put
+
+    def interrupted(fd: int, mark: Any) -> None:
+        put(fd, mark)
+        monkeypatch.setattr(transaction_log, "_put", put)
+        second.register_host(**host(2))
+        assert operations(log) == [("host.registered", "h1")]
+
+    monkeypatch.setattr(transaction_log, "_put", interrupted)
+    manager.register_host(**host(1))
+    assert operations(log) == [("host.registered", "h1"), ("host.registered", "h2")]
+    second.close()
+
+
+def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}")
+    with pytest.raises(holdfast.HoldfastError):
+        RegistryManager({}).list_all_hosts()
+    assert issubclass(RegistryUnavailable, RegistryError)
