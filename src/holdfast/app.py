@@ -14,6 +14,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreCorrupt
+from holdfast.kernel.layout import Sign
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
@@ -251,23 +252,37 @@ def connect(
     store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
     SchemaTooNew.
     """
-    settings = load_settings(store=store, namespace=namespace)
+    return connected(load_settings(store=store, namespace=namespace), clock=clock, create=create)
+
+
+def connected(settings: Settings, *, clock: Clock | None = None, create: bool = True) -> Holdfast:
+    """Connect by settings that are put together already; see `connect`."""
     processes = Procfs(host_id=settings.host_id)
+    url = settings.store or default_store(os.environ)
     opened = open_store(
-        settings.store or default_store(os.environ),
+        url,
         namespace=settings.namespace,
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
         files=placed(settings.files),
+        shown=_shown_in_files() if url.startswith("files:") else {},
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
 
 
+def _shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
+    """What of the lock table is shown to people who read the folder. Locks are a primitive's, and routers a domain's."""
+    from holdfast.domains.network.wire import ROUTER_SIGN
+    from holdfast.primitives.locks.record import LOCKS
+
+    return {LOCKS: ROUTER_SIGN}
+
+
 def placed(files: FilesSettings) -> FilesSettings:
     """Where a files store has the folders of domains whose files lie in its root itself, unless the settings say otherwise."""
-    return replace(files, folders={"network": ".", "network_locks": ".", "workflows": ".", **files.folders})
+    return replace(files, folders={"network": ".", "network_locks": "locks", "workflows": ".", **files.folders})
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:

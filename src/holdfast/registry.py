@@ -16,8 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.adapters.transaction_log import TransactionLog
-from holdfast.app import Holdfast, connect
+from holdfast.app import Holdfast, connect, connected, load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
+from holdfast.domains.network.wire import LOCKS_FOLDER
 from holdfast.primitives.locks import Locks
 
 
@@ -78,7 +79,15 @@ def _connected(chosen: RegistryConfig) -> Holdfast:
         return connect("memory:")
     if chosen.registry_dir is None:
         return connect()
-    return connect(f"files:{os.path.expanduser(chosen.registry_dir)}")
+    settings = load_settings(store=f"files:{os.path.expanduser(chosen.registry_dir)}")
+    places = {} if chosen.lock_dir is None else {LOCKS_FOLDER: os.path.abspath(os.path.expanduser(chosen.lock_dir))}
+    files = replace(
+        settings.files,
+        folders={**settings.files.folders, **places},
+        retry_attempts=chosen.retry_attempts,
+        retry_delay_s=chosen.retry_delay,
+    )
+    return connected(replace(settings, files=files))
 
 
 def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> TransactionLog | None:

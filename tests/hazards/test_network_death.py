@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,18 @@ from tests.unit.network_world import host
 ROUTERS = [f"router-{number}" for number in range(5)]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """What processes may share; a store of plain files is one more line here."""
+@pytest.fixture
+def lab() -> Iterator[Path]:
+    """A folder in memory, where registries of plain files are kept: a hundred jobs would wait long for a disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> str:
+    """What processes may share."""
+    if request.param == "files":
+        return f"files:{lab}"
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
     return str(request.getfixturevalue("postgres_url"))
@@ -38,10 +48,10 @@ def hf(url: str) -> Iterator[Holdfast]:
         yield connected
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> Iterator[Holdfast]:
     """What threads may share."""
-    urls = {"memory": lambda: "memory:", "sqlite": lambda: f"sqlite:{tmp_path}/store.sqlite"}
+    urls = {"memory": lambda: "memory:", "sqlite": lambda: f"sqlite:{tmp_path}/store", "files": lambda: f"files:{lab}"}
     url = urls.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
     with holdfast.connect(url) as connected:
         yield connected

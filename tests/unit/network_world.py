@@ -14,11 +14,15 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Locks
+from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES, Machine, open_store
+from tests.unit.test_locks import STORES as LOCK_STORES
+from tests.unit.test_locks import Machine, open_store
 
 __all__ = ["STORES", "World", "host", "world_of"]
+
+STORES = [*LOCK_STORES, "files"]
 
 
 class World:
@@ -77,11 +81,17 @@ def world_of(
     kind: str, folder: Path, request: pytest.FixtureRequest, settings: NetworkSettings | None = None
 ) -> Iterator[World]:
     clock = ManualClock()
-    made = World(open_store(kind, folder, clock, request), clock, settings)
+    made = World(_opened(kind, folder, clock, request), clock, settings)
     try:
         yield made
     finally:
         made.close()
+
+
+def _opened(kind: str, folder: Path, clock: ManualClock, request: pytest.FixtureRequest) -> Store:
+    if kind == "files":
+        return FilesStore(folder / "lab", boot_id="boot-1", clock=clock, folders={"network": "."})
+    return open_store(kind, folder, clock, request)
 
 
 def host(number: int, router: str = "router-1") -> dict[str, Any]:

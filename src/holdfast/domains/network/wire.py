@@ -135,5 +135,5 @@ def _parted(document: Document, names: tuple[str, ...]) -> tuple[Document, Docum
 HOSTS_FILE = OneFile(FOLDER, "hosts.json", Wire(write_host, read_host))
 HOST_LEASES_FILE = OneFile(FOLDER, "host_leases.json", Wire(write_host_leases, read_host_leases))
 NEIGHBOR_LEASES_FILE = OneFile(FOLDER, "neighbor_leases.json", Wire(write_neighbor_leases, read_neighbor_leases))
-ROUTER_SIGN = Sign(LOCKS_FOLDER, "locks/router_{key}", show_router)
+ROUTER_SIGN = Sign(LOCKS_FOLDER, "router_{key}", show_router)
 """Shown for the lock table, whose truth is elsewhere."""
