@@ -231,14 +231,19 @@ def all_spaces() -> list[Space[Any]]:
 
 
 def connect(
-    store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None, create: bool = True
+    store: str | None = None,
+    *,
+    namespace: str | None = None,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str | Path] | None = None,
 ) -> Holdfast:
     """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder, else a SQLite file in the
     user's state folder. A file or folder that is not there is made, unless `create` is False: then it is read as an empty
-    store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
-    SchemaTooNew.
+    store, and a change raises NotFound. `folders` says where a files store has the files of a domain, from its root on, as
+    `{"jobs": "."}`. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
     """
     settings = load_settings(store=store, namespace=namespace)
     processes = Procfs(host_id=settings.host_id)
@@ -248,15 +253,20 @@ def connect(
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
-        files=placed(settings.files),
+        files=placed(settings.files, folders),
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
 
 
-def placed(files: FilesSettings) -> FilesSettings:
-    """Where a files store has the folders of domains whose files lie in its root itself, unless the settings say otherwise."""
-    return replace(files, folders={"network": ".", "network_locks": ".", "workflows": ".", **files.folders})
+IN_THE_ROOT = ("agents", "network", "network_locks", "workflows")
+"""The folders of layouts that lie in a files store's root itself; every other has a folder of its own name there."""
+
+
+def placed(files: FilesSettings, given: Mapping[str, str | Path] | None = None) -> FilesSettings:
+    """The settings of a files store with a place for every folder: as the caller says, else the settings, else the default."""
+    said = {name: str(path) for name, path in (given or {}).items()}
+    return replace(files, folders={**dict.fromkeys(IN_THE_ROOT, "."), **files.folders, **said})
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
