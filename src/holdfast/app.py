@@ -236,7 +236,7 @@ def connect(
     namespace: str | None = None,
     clock: Clock | None = None,
     create: bool = True,
-    folders: Mapping[str, str | Path] | None = None,
+    folders: Mapping[str, str] | None = None,
 ) -> Holdfast:
     """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
@@ -253,7 +253,8 @@ def connect(
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
-        files=placed(settings.files, folders),
+        folders=folders,
+        files=placed(settings.files),
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
@@ -263,10 +264,9 @@ IN_THE_ROOT = ("agents", "network", "network_locks", "workflows")
 """The folders of layouts that lie in a files store's root itself; every other has a folder of its own name there."""
 
 
-def placed(files: FilesSettings, given: Mapping[str, str | Path] | None = None) -> FilesSettings:
-    """The settings of a files store with a place for every folder: as the caller says, else the settings, else the default."""
-    said = {name: str(path) for name, path in (given or {}).items()}
-    return replace(files, folders={**dict.fromkeys(IN_THE_ROOT, "."), **files.folders, **said})
+def placed(files: FilesSettings) -> FilesSettings:
+    """The settings of a files store with those folders in their places, unless it is said that they are elsewhere."""
+    return replace(files, folders={**dict.fromkeys(IN_THE_ROOT, "."), **files.folders})
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
