@@ -243,19 +243,26 @@ def all_spaces() -> list[Space[Any]]:
 
 
 def connect(
-    store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None, create: bool = True
+    store: str | None = None,
+    *,
+    namespace: str | None = None,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str] | None = None,
 ) -> Holdfast:
     """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder, else a SQLite file in the
     user's state folder. A file or folder that is not there is made, unless `create` is False: then it is read as an empty
-    store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
-    SchemaTooNew.
+    store, and a change raises NotFound. `folders` says where a files store has the files of a domain, from its root on, as
+    `{"jobs": "."}`. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
     """
-    return connected(load_settings(store=store, namespace=namespace), clock=clock, create=create)
+    return connected(load_settings(store=store, namespace=namespace), clock=clock, create=create, folders=folders)
 
 
-def connected(settings: Settings, *, clock: Clock | None = None, create: bool = True) -> Holdfast:
+def connected(
+    settings: Settings, *, clock: Clock | None = None, create: bool = True, folders: Mapping[str, str] | None = None
+) -> Holdfast:
     """Connect by settings that are put together already; see `connect`."""
     processes = Procfs(host_id=settings.host_id)
     url = settings.store or default_store(os.environ)
@@ -265,6 +272,7 @@ def connected(settings: Settings, *, clock: Clock | None = None, create: bool = 
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
+        folders=folders,
         files=placed(settings.files),
         shown=_shown_in_files() if url.startswith("files:") else {},
     )
@@ -280,9 +288,13 @@ def _shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
     return {LOCKS: ROUTER_SIGN}
 
 
+PLACES = {"agents": ".", "network": ".", "network_locks": "locks", "workflows": "."}
+"""Where a files store has the folders of layouts, from its root on; every other has one of its own name there."""
+
+
 def placed(files: FilesSettings) -> FilesSettings:
-    """Where a files store has the folders of domains whose files lie in its root itself, unless the settings say otherwise."""
-    return replace(files, folders={"network": ".", "network_locks": "locks", "workflows": ".", **files.folders})
+    """The settings of a files store with those folders in their places, unless it is said that they are elsewhere."""
+    return replace(files, folders={**PLACES, **files.folders})
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:

@@ -160,6 +160,26 @@ def test_the_first_change_killed_at_every_point(tmp_path: Path) -> None:
     assert at > 30
 
 
+def test_a_recovery_touches_no_file_before_the_commit_is_synced(tmp_path: Path) -> None:
+    """The one who was killed may have been between its commit and its sync, and then the power may go as well."""
+    root = tmp_path / "state"
+    store = open_files(root)
+    _step(store, 1)
+    store.close()
+
+    def die_unsynced() -> None:
+        mine = open_files(root)
+        with faults.at_point("sqlite.sync.before", faults.kill):
+            _step(mine, 2)
+
+    assert _killed(die_unsynced, 10_000)
+    store = open_files(root)
+    points = faults.recorded(lambda: put(store, HOSTS, "x"))
+    assert points.index("sqlite.sync.after") < points.index("files.rename.before") < points.index("files.clear.before")
+    assert _value(store) == 2
+    store.close()
+
+
 def _first(store: Store) -> None:
     def body(tx: Tx) -> None:
         tx.put(HOSTS, "a", Host(ip="1"))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app import connect
+from holdfast.kernel.errors import InvalidValue
 from tests.surfaces.command import CommandLine
 
 
@@ -68,3 +70,10 @@ def test_settings_of_files_are_taken_from_the_file(tmp_path: Path) -> None:
     )
     assert holdfast("jobs", "list").status == 0
     assert json.loads(holdfast("store", "info", "--json").out)["store"] == f"files:{tmp_path}/state"
+
+
+def test_folders_are_for_a_files_store(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="plain files"):
+        connect(f"sqlite:{tmp_path}/s.sqlite", folders={"jobs": "."})
+    with connect(f"files:{tmp_path}/state", folders={"jobs": "."}) as hf:
+        assert hf.store.kind == "files"

@@ -40,6 +40,12 @@ JOURNAL_KEEP_ENTRIES = 100_000
 JOURNAL_KEEP_S = 30 * 24 * 3600.0
 """Age up to which journal entries are kept by default."""
 
+FILES_RETRY_ATTEMPTS = 3
+"""How often the files store tries to read or write a file before it says that it cannot."""
+
+FILES_RETRY_DELAY_S = 0.1
+"""How long it waits in between."""
+
 JOURNAL_TRIM_EVERY = 1024
 """How many entries pass, on average, between two looks at the journal's bounds."""
 

@@ -22,6 +22,7 @@ def open_store(
     boot_id: str,
     clock: Clock | None = None,
     create: bool = True,
+    folders: Mapping[str, str] | None = None,
     files: FilesSettings | None = None,
     shown: Mapping[Space[Any], Sign[Any]] | None = None,
 ) -> Store:
@@ -29,11 +30,14 @@ def open_store(
 
     Without `create` a SQLite file or a folder that is not there is not made either: it is read as an empty store. Raises
     InvalidValue for another URL, and what the store itself raises when it cannot be opened. `clock` serves the embedded
-    stores; a database has its own. `files` and `shown` serve the files store.
+    stores; a database has its own. `folders`, `files` and `shown` serve the files store; `folders` goes before what `files`
+    says of them, and is refused for any other store.
     """
     scheme, separator, rest = url.partition(":")
     if "\0" in url:
         raise InvalidValue("the store's URL has a NUL character in it: no path and no address can")
+    if folders and scheme != "files":
+        raise InvalidValue(f"{scheme} keeps no folders of its own: `folders` is for a store of plain files", store=scheme)
     if scheme == "sqlite" and rest:
         path = sqlite_path(rest)
         if not create and not there(path):
@@ -44,7 +48,9 @@ def open_store(
 
         return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock)
     if scheme == "files" and rest:
-        return _open_files(sqlite_path(rest), namespace, boot_id, clock, create, files or FilesSettings(), shown or {})
+        settings = files or FilesSettings()
+        places = {**settings.folders, **(folders or {})}
+        return _open_files(sqlite_path(rest), namespace, boot_id, clock, create, settings, places, shown or {})
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from holdfast.stores.postgres import open_postgres
 
@@ -92,6 +98,7 @@ def _open_files(
     clock: Clock | None,
     create: bool,
     settings: FilesSettings,
+    folders: Mapping[str, str],
     shown: Mapping[Space[Any], Sign[Any]],
 ) -> Store:
     # A folder that is there may hold the records of another program, whether or not a store was ever opened on it.
@@ -106,7 +113,7 @@ def _open_files(
         boot_id=boot_id,
         namespace=namespace,
         clock=clock,
-        folders=settings.folders,
+        folders=folders,
         shown=shown,
         retry_attempts=settings.retry_attempts,
         retry_delay_s=settings.retry_delay_s,
