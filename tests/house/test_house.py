@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.kernel.codec import Value
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "libtmux", "psycopg", "psycopg_pool", "mcp"}
@@ -110,17 +111,24 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
 def test_every_setting_and_variable_is_documented() -> None:
     from msgspec.structs import fields
 
-    from holdfast.kernel.settings import ENVIRONMENT, FilesSettings, JournalSettings, LockSettings, Settings
+    from holdfast.kernel.settings import ENVIRONMENT, Settings
 
     page = (ROOT / "docs" / "settings.md").read_text()
     names = [
         *ENVIRONMENT,
-        *(f.name for f in fields(Settings) if f.name not in ("journal", "locks", "files")),
-        *(f"journal.{f.name}" for f in fields(JournalSettings)),
-        *(f"locks.{f.name}" for f in fields(LockSettings)),
-        *(f"files.{f.name}" for f in fields(FilesSettings)),
+        *(f.name for f in fields(Settings) if not _is_section(f.type)),
+        *(
+            f"{section.name}.{f.name}"
+            for section in fields(Settings)
+            if _is_section(section.type)
+            for f in fields(section.type)
+        ),
     ]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Value)
 
 
 def _error_kinds() -> "Iterator[type[errors.HoldfastError]]":

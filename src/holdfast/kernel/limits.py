@@ -95,12 +95,6 @@ LOCK_STATISTICS_MAX = 10_000
 LOCK_STATISTICS_EVERY_S = 5.0
 """How often a process adds what it counted to the store's statistics."""
 
-FILES_RETRY_ATTEMPTS = 3
-"""How often the files store tries to read or write a file before it says that it cannot."""
-
-FILES_RETRY_DELAY_S = 0.1
-"""How long it waits in between."""
-
 LEASES_PER_HOST_MAX = 256
 """Most leases on one host or one neighbour entry: they are one record, which has a bound."""
 
