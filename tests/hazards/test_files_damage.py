@@ -134,6 +134,20 @@ def test_a_folder_that_is_gone_is_told_until_it_is_back(root: Path, store: Files
     assert keys(store, HOSTS) == ["a"]
 
 
+@pytest.mark.parametrize("begin", ["gone", "truncated"])
+def test_a_file_that_is_just_being_saved_is_not_taken_for_damaged(
+    root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    """An editor that writes in place, or removes and writes anew, is met in the middle."""
+    put(store, HOSTS, "a")
+    put(store, HOSTS, "b")
+    path = root / "lab" / "hosts.json"
+    DAMAGE[begin](path)
+    monkeypatch.setattr(disk.time, "sleep", lambda _: path.write_text('{"edited": {"ip": "5"}}'))
+    assert keys(store, HOSTS) == ["edited"]
+    assert not [found for found in path.parent.iterdir() if ".corrupt-" in found.name]
+
+
 def test_one_damaged_record_hides_no_other_and_survives(root: Path, store: FilesStore) -> None:
     put(store, HOSTS, "good", ip="1")
     path = root / "lab" / "hosts.json"

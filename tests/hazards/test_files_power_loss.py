@@ -15,7 +15,7 @@ from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
 from tests.hazards.test_power_loss import SEED, recorded
 
 WORKERS = ["one", "two", "threads", "reader"]
-STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000")) // 3
+STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000")) // 5
 
 
 @pytest.fixture(scope="module", autouse=True)

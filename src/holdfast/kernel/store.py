@@ -180,7 +180,7 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """memory, sqlite or postgres."""
+        """memory, sqlite, files or postgres."""
         ...
 
     @property

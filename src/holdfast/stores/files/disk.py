@@ -85,6 +85,16 @@ class Disk:
             time.sleep(self._delay_s)
         return work()
 
+    def eventually(self, look: Callable[[], T | None]) -> T | None:
+        """What a look finds, or a further one as often as anything is tried here; None when none of them finds anything."""
+        found = look()
+        for _ in range(self._attempts - 1):
+            if found is None:
+                # Nobody tells when a file that is just being written is whole.
+                time.sleep(self._delay_s)
+                found = look()
+        return found
+
     def read(self, spot: Spot) -> Found | None:
         """The file's content; None when there is no file. Raises Unfit for anything else in its place, or StoreUnavailable."""
         try:

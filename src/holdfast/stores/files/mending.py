@@ -22,7 +22,8 @@ def mend(disk: Disk, unsound: Unsound, now: datetime) -> StoreCorrupt | None:
     StoreUnavailable.
     """
     spot, layout = unsound.spot, unsound.layout
-    if unsound.why != GONE and _sound(disk, spot, layout):
+    # Somebody may be in the middle of saving it.
+    if disk.eventually(lambda: _sound(disk, spot, layout)) is not None:
         return None
     kept = Spot(spot.folder, _beside(spot.name, backup_of))
     previous = None if spot.path.is_symlink() else _sound(disk, kept, layout)
