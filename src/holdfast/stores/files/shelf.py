@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from typing import Generic, Protocol
 
-from holdfast.kernel.codec import to_plain
+from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import Corrupt, InvalidValue
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.ordering import Parts, beyond_text, span
@@ -60,8 +60,9 @@ class Shelf(Generic[R]):
         return there
 
     def record(self, key: str, entry: Entry[R]) -> R:
-        """An entry's record. Raises RecordInvalid or SchemaTooNew."""
-        return entry.record(self._space, key, self._wire)
+        """An entry's record, as one of the caller's own: what it does to an object inside must not reach the next reader, nor
+        the file. Raises RecordInvalid or SchemaTooNew."""
+        return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
 
     def between(
         self, prefix: str, start: str | None, stop: str | None, *, reverse: bool, limit: int | None, damage: Damage | None
