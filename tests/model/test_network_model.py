@@ -321,6 +321,21 @@ def test_a_registry_in_sqlite_agrees_with_plain_dicts() -> None:
 
 
 @pytest.mark.timeout(900)
+def test_a_registry_in_files_agrees_with_plain_dicts() -> None:
+    from holdfast.stores.files.store import FilesStore
+
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = count(1)
+        agree(
+            lambda clock: FilesStore(
+                Path(folder) / str(next(numbers)), boot_id="boot-1", clock=clock, folders={"network": "."}
+            ),
+            examples=8,
+            steps=25,
+        )
+
+
+@pytest.mark.timeout(900)
 def test_a_registry_in_postgresql_agrees_with_plain_dicts(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 
