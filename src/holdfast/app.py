@@ -20,6 +20,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
@@ -51,6 +52,20 @@ class Holdfast:
         from holdfast.domains.jobs import Jobs
 
         return Jobs(self.store, self.log)
+
+    @cached_property
+    def agents(self) -> "Agents":
+        """Live agents."""
+        from holdfast.adapters.health import GatewayHealth
+        from holdfast.adapters.manifests import ManifestFiles
+        from holdfast.adapters.tmux import Tmux
+        from holdfast.domains.agents import Agents
+        from holdfast.domains.agents.outside import Outside
+        from holdfast.kernel.debris import Debris
+
+        outside = Outside(self.processes, Tmux(), ManifestFiles(), GatewayHealth())
+        debris = self.store if isinstance(self.store, Debris) else None
+        return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
 
     @cached_property
     def locks(self) -> "Locks":
@@ -163,13 +178,14 @@ class Upkeep:
 
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
+    from holdfast.domains.agents.record import AGENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    return [AGENTS, JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
 
 
 def connect(

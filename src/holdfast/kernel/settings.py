@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S, LOCK_LEASE_S, LOCK_PRIORITY_AGE_S
+from holdfast.kernel.limits import AGENT_LEASE_S, JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S, LOCK_LEASE_S, LOCK_PRIORITY_AGE_S
 from holdfast.kernel.names import check_id, check_label
 
 FILE_NAME = "holdfast.toml"
@@ -43,6 +43,19 @@ class LockSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
 
 
+class AgentSettings(Value, frozen=True, kw_only=True):
+    """How agents are called and leased. An adopted registry keeps its names by setting its prefix."""
+
+    prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
+    names: Literal["shared", "exclusive"] = "shared"
+    lease_s: float = AGENT_LEASE_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.lease_s < float("inf"):
+            raise InvalidValue("agents.lease_s must be a positive number")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -52,6 +65,7 @@ class Settings(Value, frozen=True, kw_only=True):
     host_id: str | None = None
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
+    agents: AgentSettings = AgentSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
