@@ -241,12 +241,17 @@ def store_origin() -> str:
 
 
 def default_store(environment: Mapping[str, str]) -> str:
-    """The SQLite file in the user's state folder, by the platform's convention. Raises InvalidValue without a home."""
+    """The SQLite file in the user's state folder. Raises InvalidValue without a home."""
+    return f"sqlite:{state_folder(environment) / 'store.sqlite'}"
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """The user's state folder, by the platform's convention. Raises InvalidValue without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     # The convention says that a relative path there is to be ignored.
     if not os.path.isabs(state):
         state = "~/.local/state"
-    return f"sqlite:{sqlite_path(state) / 'holdfast' / 'store.sqlite'}"
+    return sqlite_path(state) / "holdfast"
 
 
 def _nearest_file() -> Path | None:
