@@ -4,7 +4,9 @@ Names are always matched exactly. The server is the one that `tmux` itself would
 this process, or the user's own.
 """
 
+import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,12 @@ from holdfast.kernel.holder import Liveness
 
 if TYPE_CHECKING:
     import libtmux
+    from libtmux.common import tmux_cmd
 
-_NO_SERVER = ("no server running", "no such file or directory", "connection refused")
-_NO_SESSION = ("can't find session", "session not found")
+_NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
+_ENDING = ("server exited", "lost server")
+"""What tmux says when its server went away while it was asked. The next one to ask is told plainly."""
+_TRIES = 3
 _FORBIDDEN = frozenset(".:")
 
 
@@ -28,22 +33,20 @@ class Tmux:
             # tmux gives no tmux session such a name, and takes it for a pane's.
             return Liveness.UNKNOWN
         try:
-            asked = _server().cmd("has-session", "-t", f"={session_name}")
+            # All of them, to compare here: tmux would take `$0`, `@1` and the like for something else than a name.
+            asked = _ask("list-sessions", "-F", "#{session_name}")
         except Unavailable:
             return Liveness.UNKNOWN
         if asked.returncode == 0:
-            return Liveness.ALIVE
-        said = " ".join(asked.stderr).lower()
-        return Liveness.DEAD if any(words in said for words in (*_NO_SERVER, *_NO_SESSION)) else Liveness.UNKNOWN
+            return Liveness.ALIVE if session_name in asked.stdout else Liveness.DEAD
+        return Liveness.DEAD if _says(asked, _NO_SERVER) else Liveness.UNKNOWN
 
     def current(self) -> str | None:
         """The name of the tmux session around this process; None when there is none."""
-        import os
-
         if not os.environ.get("TMUX"):
             return None
         try:
-            asked = _server().cmd("display-message", "-p", "-t", os.environ.get("TMUX_PANE", ""), "#{session_name}")
+            asked = _ask("display-message", "-p", "-t", os.environ.get("TMUX_PANE", ""), "#{session_name}")
         except Unavailable:
             return None
         return asked.stdout[0] if asked.returncode == 0 and asked.stdout else None
@@ -57,7 +60,7 @@ class Tmux:
         if not session_name or _FORBIDDEN & set(session_name):
             raise InvalidValue(f"{session_name!r} cannot name a tmux session: leave out . and :", field="session_name")
         words = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
-        started = _server().cmd("new-session", "-d", "-s", session_name, "-c", folder, *words, shlex.join(command))
+        started = _ask("new-session", "-d", "-s", session_name, "-c", folder, *words, shlex.join(command))
         said = " ".join(started.stderr)
         if "duplicate session" in said:
             raise Collision(
@@ -69,9 +72,21 @@ class Tmux:
             raise Unavailable(f"tmux could not start {session_name}: {said or 'it does not say why'}", outcome="none")
 
 
-def _server() -> "libtmux.Server":
-    import shutil
+def _ask(*words: str) -> "tmux_cmd":
+    server = _server()
+    for _ in range(_TRIES):
+        asked = server.cmd(*words)
+        if not _says(asked, _ENDING):
+            break
+    return asked
 
+
+def _says(asked: "tmux_cmd", any_of: Sequence[str]) -> bool:
+    said = " ".join(asked.stderr).lower()
+    return any(words in said for words in any_of)
+
+
+def _server() -> "libtmux.Server":
     try:
         import libtmux
     except ImportError:
