@@ -217,6 +217,13 @@ class AgentsMachine(RuleBasedStateMachine):
         self.world.clock.advance(abs(seconds) if self.exclusive else seconds)
         self.agree()
 
+    @rule(name=names, session=st.sampled_from(SESSIONS))
+    def lapse(self, name: str, session: str | None) -> None:
+        """One lets its lease run out, another id comes under its name, and the first wants to go on."""
+        self.time_passes(1000.1)
+        self.publish(name, "x", old=False, session=session, process=None, lease_s=1000.0, take_over=False)
+        self.refresh(DERIVED[name], 0, 10.0, "none")
+
     @rule(at=which)
     def die(self, at: int) -> None:
         """A process dies, and another begins."""
