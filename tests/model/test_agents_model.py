@@ -332,7 +332,7 @@ def test_agents_in_memory_agree_with_a_plain_dict() -> None:
         made = MemoryHarness()
         return made.open(), made.clock
 
-    agree(harness, examples=200, steps=40)
+    agree(harness, examples=120, steps=40)
 
 
 @pytest.mark.timeout(900)

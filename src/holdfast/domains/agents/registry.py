@@ -2,12 +2,11 @@
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.domains.agents import cleanup as cleanup_
 from holdfast.domains.agents import control, liveness, resolving
@@ -199,7 +198,19 @@ def _paths(runtime: Runtime) -> Iterable[tuple[str, Any]]:
 def _checked(draft: Draft) -> Draft:
     if draft.gateway is not None and not os.path.isabs(str(draft.gateway.state_path)):
         raise InvalidValue("gateway.state_path is not absolute: give the whole path", field="gateway.state_path")
-    return replace(_valid(draft), holder=draft.holder)
+    for field, text in _texts(msgspec.to_builtins(_valid(draft))):
+        if not text.isprintable():
+            raise InvalidValue(f"{field} has control characters in it: leave them out", field=field)
+    return draft
+
+
+def _texts(parts: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in it, and the way to it."""
+    for name, value in parts.items():
+        if isinstance(value, dict):
+            yield from _texts(value, f"{path}{name}.")
+        elif isinstance(value, str):
+            yield f"{path}{name}", value
 
 
 def _valid(value: P) -> P:

@@ -47,50 +47,53 @@ class Resolution(Plain, frozen=True, kw_only=True):
         raise kind(self.detail, asked=self.asked, reason=self.reason.value, agent_ids=list(self.agent_ids))
 
 
-class _Found(NamedTuple):
-    """The records of one name, those of them that are damaged, and what lies under the id that follows from the name."""
+Looked = Agent | Corrupt | None
+"""What lies under an id: a record, a damaged one, or nothing."""
 
-    named: Sequence[Agent]
-    damaged: Damage
-    derived: Agent | Corrupt | None
+
+class _Found(NamedTuple):
+    """What lies under the id and, unless that is the answer, the records of the name, those of them that are damaged, and
+    what lies under the id that follows from the name. All at one moment."""
+
+    by_id: Looked
     now: datetime
+    named: Sequence[Agent] = ()
+    damaged: Sequence[Corrupt] = ()
+    derived: Looked = None
 
 
 def resolve(store: Store, asked: str, prefix: str) -> Resolution:
     """Look up a name or an id. Raises InvalidName for what can be neither."""
-    by_id = _get(store, check_agent_name(asked, "agent name or id"))
-    if isinstance(by_id, Agent) and by_id.fresh(store.now()):
-        return Resolution(asked=asked, record=by_id)
+    check_agent_name(asked, "agent name or id")
     # What is too long to be a name may still have been an id.
     name = canonical(asked, prefix) if len(prefix + bare(asked)) <= ID_CHARS_MAX else asked
-    found = store.read(lambda tx: _find(tx, name), scope=[AGENTS])
-    fresh = [agent for agent in found.named if agent.fresh(found.now) and agent.agent_name == name]
+    found = store.read(lambda tx: _find(tx, asked, name), scope=[AGENTS])
+    if isinstance(found.by_id, Agent) and found.by_id.fresh(found.now):
+        return Resolution(asked=asked, record=found.by_id)
+    fresh = [agent for agent in found.named if agent.agent_name == name and agent.fresh(found.now)]
     if len(fresh) == 1:
         return Resolution(asked=asked, record=fresh[0])
     if fresh:
         return _ambiguous(asked, name, fresh)
-    return _stale(asked, name, by_id, found)
+    return _stale(asked, name, found)
 
 
-def _get(store: Store, key: str) -> Agent | Corrupt | None:
+def _find(tx: ReadTx, asked: str, name: str) -> _Found:
+    now, by_id = tx.now, _get(tx, asked)
+    if isinstance(by_id, Agent) and by_id.fresh(now):
+        return _Found(by_id, now)
+    damaged: Damage = []
+    named = [row.record for row in tx.find(AGENTS, "name", (bare(name),), damaged=damaged)]
+    derived = None if named or damaged else _get(tx, id_of(name))
+    return _Found(by_id, now, named, damaged, derived)
+
+
+def _get(tx: ReadTx, key: str) -> Looked:
     try:
-        row = store.get(AGENTS, key)
+        row = tx.get(AGENTS, key)
     except Corrupt as damage:
         return damage
     return None if row is None else row.record
-
-
-def _find(tx: ReadTx, name: str) -> _Found:
-    damaged: Damage = []
-    rows = tx.find(AGENTS, "name", (bare(name),), damaged=damaged)
-    derived: Agent | Corrupt | None = None
-    if not rows and not damaged:
-        try:
-            row = tx.get(AGENTS, id_of(name))
-            derived = None if row is None else row.record
-        except Corrupt as damage:
-            derived = damage
-    return _Found([row.record for row in rows], damaged, derived, tx.now)
 
 
 def _ambiguous(asked: str, name: str, fresh: Sequence[Agent]) -> Resolution:
@@ -99,12 +102,12 @@ def _ambiguous(asked: str, name: str, fresh: Sequence[Agent]) -> Resolution:
     return Resolution(asked=asked, reason=Reason.AMBIGUOUS, detail=detail, agent_ids=ids)
 
 
-def _stale(asked: str, name: str, by_id: Agent | Corrupt | None, found: _Found) -> Resolution:
+def _stale(asked: str, name: str, found: _Found) -> Resolution:
     """Why nothing fresh was found: the first thing that could have been it says."""
     for other in found.named:
         if other.fresh(found.now):
             return _other_name(asked, name, other)
-    candidates = [by_id, *found.named, *found.damaged, found.derived]
+    candidates: list[Looked] = [found.by_id, *found.named, *found.damaged, found.derived]
     for one in candidates:
         if isinstance(one, Corrupt):
             return _damaged(asked, one)
