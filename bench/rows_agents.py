@@ -34,8 +34,9 @@ def measure(lab: Lab) -> list[Row]:
             Contender("one JSON file, by its path", "reads", lab.race(prepare=_nothing, cast=OneFile, seconds=_NO_WAIT_S)),
         ]
         series = lab.interleave(contenders, shared=folder)
-    by_id = ratio(series[0], series[2], lambda sample: 1 / sample.rate)
-    by_name = ratio(series[1], series[2], lambda sample: 1 / sample.rate)
+    # By the median of single calls: they are so short that what else the machine does would be most of a sum.
+    by_id = ratio(series[0], series[2], lambda sample: sample.p50_s)
+    by_name = ratio(series[1], series[2], lambda sample: sample.p50_s)
     return [
         Row(
             name="agents-resolve",
@@ -45,8 +46,8 @@ def measure(lab: Lab) -> list[Row]:
             "opens one `record.json` whose path it knows, and parses it with the standard library; it checks nothing.",
             series=series,
             verdicts=[
-                Verdict("time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3),
-                Verdict("time, by name, to one JSON file", "at most 3", by_name, by_name.median <= 3),
+                Verdict("median time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3),
+                Verdict("median time, by name, to one JSON file", "at most 3", by_name, by_name.median <= 3),
             ],
         )
     ]

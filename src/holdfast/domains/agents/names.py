@@ -9,20 +9,25 @@ PREFIXES = ("HOLDFAST-", "HOUMAO-")
 
 def bare(name: str) -> str:
     """The name without a known prefix."""
-    return next((name[len(prefix) :] for prefix in PREFIXES if name.startswith(prefix)), name)
+    if not name.startswith(PREFIXES):
+        return name
+    return next(name[len(prefix) :] for prefix in PREFIXES if name.startswith(prefix))
 
 
-def canonical(name: str, prefix: str) -> str:
-    """The one form of a name under the configured prefix.
+def inner(name: str, what: str = "agent name") -> str:
+    """What makes a name that may be typed with or without a prefix one name.
 
     Raises InvalidName for what cannot name an agent, and for a prefix with no name behind it, or with another prefix.
     """
-    inner = bare(check_agent_name(name))
-    if not inner or f"{inner}-".startswith(PREFIXES):
-        raise InvalidName(
-            f"{name!r} is reserved: put a name of its own behind the prefix, as in {prefix}gpu", what="agent name"
-        )
-    return check_agent_name(prefix + inner)
+    found = bare(check_agent_name(name, what))
+    if f"{found}-".startswith(PREFIXES) or not found:
+        raise InvalidName(f"{name!r} is reserved: put a name of its own behind the prefix, as in {PREFIXES[0]}gpu", what=what)
+    return found
+
+
+def canonical(name: str, prefix: str) -> str:
+    """The one form of a name under the configured prefix. Raises InvalidName as `inner` does."""
+    return check_agent_name(prefix + inner(name))
 
 
 def id_of(canonical_name: str) -> str:

@@ -14,7 +14,7 @@ from holdfast.domains.agents.backends import check_backend
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import Parts
-from holdfast.domains.agents.names import canonical, id_of
+from holdfast.domains.agents.names import canonical, id_of, inner
 from holdfast.domains.agents.outside import Outside
 from holdfast.domains.agents.owning import Owning
 from holdfast.domains.agents.record import AGENTS, Agent, Draft, Gateway, Identity, Runtime, Terminal
@@ -22,7 +22,7 @@ from holdfast.domains.agents.resolving import Resolution
 from holdfast.kernel.clock import aware
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.debris import Debris
-from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_GRACE_S, LIST_MAX
 from holdfast.kernel.names import check_agent_name
@@ -176,11 +176,7 @@ class Agents:
     def _id(self, name: str, agent_id: str | None) -> str:
         if agent_id is None:
             return id_of(canonical(name, self.settings.prefix))
-        check_agent_name(agent_id, "agent id")
-        try:
-            canonical(agent_id, "")
-        except InvalidName as error:
-            raise InvalidName(error.message, what="agent id") from None
+        inner(agent_id, "agent id")
         return agent_id
 
 

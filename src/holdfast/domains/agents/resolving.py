@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.domains.agents.names import bare, canonical, id_of
+from holdfast.domains.agents.names import id_of, inner
 from holdfast.domains.agents.record import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Ambiguous, Corrupt, NotFound
-from holdfast.kernel.limits import ID_CHARS_MAX
-from holdfast.kernel.names import check_agent_name
 from holdfast.kernel.store import Damage, ReadTx, Store
 
 
@@ -47,6 +45,8 @@ class Resolution(Plain, frozen=True, kw_only=True):
         raise kind(self.detail, asked=self.asked, reason=self.reason.value, agent_ids=list(self.agent_ids))
 
 
+_SCOPE = (AGENTS,)
+
 Looked = Agent | Corrupt | None
 """What lies under an id: a record, a damaged one, or nothing."""
 
@@ -64,10 +64,10 @@ class _Found(NamedTuple):
 
 def resolve(store: Store, asked: str, prefix: str) -> Resolution:
     """Look up a name or an id. Raises InvalidName for what can be neither."""
-    check_agent_name(asked, "agent name or id")
-    # What is too long to be a name may still have been an id.
-    name = canonical(asked, prefix) if len(prefix + bare(asked)) <= ID_CHARS_MAX else asked
-    found = store.read(lambda tx: _find(tx, asked, name), scope=[AGENTS])
+    bare_name = inner(asked, "agent name or id")
+    # It may be too long for a name, and still have been an id.
+    name = prefix + bare_name
+    found = store.read(lambda tx: _find(tx, asked, bare_name, name), scope=_SCOPE)
     if isinstance(found.by_id, Agent) and found.by_id.fresh(found.now):
         return Resolution(asked=asked, record=found.by_id)
     fresh = [agent for agent in found.named if agent.agent_name == name and agent.fresh(found.now)]
@@ -78,12 +78,12 @@ def resolve(store: Store, asked: str, prefix: str) -> Resolution:
     return _stale(asked, name, found)
 
 
-def _find(tx: ReadTx, asked: str, name: str) -> _Found:
+def _find(tx: ReadTx, asked: str, bare_name: str, name: str) -> _Found:
     now, by_id = tx.now, _get(tx, asked)
     if isinstance(by_id, Agent) and by_id.fresh(now):
         return _Found(by_id, now)
     damaged: Damage = []
-    named = [row.record for row in tx.find(AGENTS, "name", (bare(name),), damaged=damaged)]
+    named = [row.record for row in tx.find(AGENTS, "name", (bare_name,), damaged=damaged)]
     derived = None if named or damaged else _get(tx, id_of(name))
     return _Found(by_id, now, named, damaged, derived)
 
