@@ -55,16 +55,17 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A home with an empty store and a tmux of its own, where `holdfast` is on the PATH."""
+def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
+    """A home with an empty store, and a tmux of its own where the page has agents, with `holdfast` on the PATH."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     path = f"{command.parent}:{os.environ['PATH']}"
-    with tmux_server() as tmux:
-        more.update(tmux.environment)
+    with ExitStack() as opened:
+        if page == "agents.md":
+            more.update(opened.enter_context(tmux_server()).environment)
         yield {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
 
 
