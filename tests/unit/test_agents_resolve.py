@@ -1,6 +1,7 @@
 """From a name to a live record and to what may be controlled: every stale outcome, every hard error, each with its code."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,9 @@ def test_manifest_invalid(world: World, data: bytes) -> None:
 def test_a_manifest_that_is_no_file_is_invalid(world: World) -> None:
     agent = world.publish()
     Path(agent.runtime.manifest_path).mkdir()
+    refused(world, errors.ManifestInvalid)
+    Path(agent.runtime.manifest_path).rmdir()
+    os.mkfifo(agent.runtime.manifest_path)
     refused(world, errors.ManifestInvalid)
 
 
