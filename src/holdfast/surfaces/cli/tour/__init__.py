@@ -21,8 +21,8 @@ from holdfast.surfaces.cli.tour.store import store_chapter
 
 CHAPTERS: dict[str, Callable[[Stage], None]] = {
     "Jobs: whose turn it is, and whose word counts": jobs_chapter,
-    "Locks: who has it, and who is next": locks_chapter,
     "Agents: who is alive, and who may take over": agents_chapter,
+    "Locks: who has it, and who is next": locks_chapter,
     "The store: what survives": store_chapter,
 }
 
