@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast.domains.agents import Reason
 from holdfast.domains.agents.names import id_of
 from holdfast.domains.agents.record import AGENTS, from_file, to_file
+from holdfast.kernel.errors import SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord
 from holdfast.kernel.settings import AgentSettings
@@ -97,7 +98,6 @@ def test_what_holdfast_adds_is_in_the_file_too(world: World) -> None:
     "change",
     [
         {"schema_version": 1},
-        {"schema_version": 3},
         {"schema_version": True},
         {"schema_version": None},
         {"surprise": 1},
@@ -118,6 +118,12 @@ def test_what_is_no_record_is_refused(change: dict[str, Any]) -> None:
         from_file(GPU, {**ADOPTED, **change})
 
 
+def test_what_a_newer_program_wrote_is_not_taken_for_damaged() -> None:
+    with pytest.raises(SchemaTooNew) as caught:
+        from_file(GPU, {**ADOPTED, "schema_version": 3, "surprise": 1})
+    assert (caught.value.fields["key"], caught.value.fields["version"]) == (GPU, 3)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -129,6 +135,6 @@ json_values = st.recursive(
 def test_hostile_documents_raise_what_a_store_expects(name: str, value: Any) -> None:
     try:
         agent = from_file(GPU, {**ADOPTED, name: value})
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, SchemaTooNew):
         return
     assert agent.agent_id == GPU

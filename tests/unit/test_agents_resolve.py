@@ -132,6 +132,12 @@ def test_a_damaged_namesake_hides_nothing(world: World) -> None:
     assert world.agents.resolve_live_agent_record("gpu") == two
 
 
+def test_a_damaged_record_is_not_taken_for_one_that_was_asked_for(world: World) -> None:
+    world.publish("other")
+    world.damage(id_of("HOLDFAST-other"), b"{")
+    stale(world, Reason.MISSING)
+
+
 def test_an_id_counts_before_a_name_while_it_is_fresh(world: World) -> None:
     by_id = world.publish("other", agent_id="gpu")
     by_name = world.publish("gpu", agent_id="g")

@@ -11,12 +11,14 @@ import msgspec
 
 from holdfast.domains.agents.names import bare
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
 from holdfast.kernel.limits import LABEL_CHARS_MAX, PATH_CHARS_MAX
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
+
+VERSION = 2
 
 # As little as keeps blank ones out: it is run for every text of every record that is read. What may be published is checked
 # by its publisher.
@@ -78,7 +80,7 @@ class Agent(Record, frozen=True, kw_only=True):
     named one.
     """
 
-    schema_version: int = 2
+    schema_version: int = VERSION
     agent_id: AgentKey
     agent_name: AgentKey
     generation_id: Text
@@ -129,10 +131,17 @@ def to_file(agent: Agent) -> Document:
 
 
 def from_file(key: str, document: Document) -> Agent:
-    """The record of a document in a file. Raises ValueError for what is none, or that of another agent."""
+    """The record of a document in a file. Raises ValueError for what is none, or that of another agent, and SchemaTooNew."""
     version = document.get("schema_version")
-    if version != 2 or isinstance(version, bool):
-        raise ValueError(f"its schema_version is {version!r}, and this program reads 2")
+    if isinstance(version, int) and version > VERSION:
+        raise SchemaTooNew(
+            f"agents/{key} has schema version {version} and this program knows up to {VERSION}: use a newer holdfast",
+            space="agents",
+            key=key,
+            version=version,
+        )
+    if version != VERSION:
+        raise ValueError(f"its schema_version is {version!r}, and this program reads {VERSION}")
     gateway = document.get("gateway")
     if isinstance(gateway, dict) and all(value is None for value in gateway.values()):
         # How the source's system says that there is none just now.
@@ -146,7 +155,7 @@ def from_file(key: str, document: Document) -> Agent:
 AGENTS = Space(
     "agents",
     Agent,
-    schema_version=2,
+    schema_version=VERSION,
     upgrades={1: _refuse},
     indexes={"name": _by_name, "tmux_session": _by_tmux_session},
     layout=FilePerRecord("agents", "live_agents/{key}/record.json", Wire(to_file, from_file)),

@@ -13,7 +13,7 @@ from holdfast.domains.agents.names import id_of, inner
 from holdfast.domains.agents.record import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Ambiguous, Corrupt, NotFound
-from holdfast.kernel.store import Damage, ReadTx, Store
+from holdfast.kernel.store import ReadTx, Store
 
 
 class Reason(enum.Enum):
@@ -52,13 +52,12 @@ Looked = Agent | Corrupt | None
 
 
 class _Found(NamedTuple):
-    """What lies under the id and, unless that is the answer, the records of the name, those of them that are damaged, and
-    what lies under the id that follows from the name. All at one moment."""
+    """What lies under the id and, unless that is the answer, the records of the name or, if there are none, what lies under
+    the id that follows from it. All at one moment."""
 
     by_id: Looked
     now: datetime
     named: Sequence[Agent] = ()
-    damaged: Sequence[Corrupt] = ()
     derived: Looked = None
 
 
@@ -82,10 +81,9 @@ def _find(tx: ReadTx, asked: str, bare_name: str, name: str) -> _Found:
     now, by_id = tx.now, _get(tx, asked)
     if isinstance(by_id, Agent) and by_id.fresh(now):
         return _Found(by_id, now)
-    damaged: Damage = []
-    named = [row.record for row in tx.find(AGENTS, "name", (bare_name,), damaged=damaged)]
-    derived = None if named or damaged else _get(tx, id_of(name))
-    return _Found(by_id, now, named, damaged, derived)
+    # A damaged one could have any name, for all that some stores know; only its id says whether it is meant.
+    named = [row.record for row in tx.find(AGENTS, "name", (bare_name,), damaged=[])]
+    return _Found(by_id, now, named, None if named else _get(tx, id_of(name)))
 
 
 def _get(tx: ReadTx, key: str) -> Looked:
@@ -107,7 +105,7 @@ def _stale(asked: str, name: str, found: _Found) -> Resolution:
     for other in found.named:
         if other.fresh(found.now):
             return _other_name(asked, name, other)
-    candidates: list[Looked] = [found.by_id, *found.named, *found.damaged, found.derived]
+    candidates: list[Looked] = [found.by_id, *found.named, found.derived]
     for one in candidates:
         if isinstance(one, Corrupt):
             return _damaged(asked, one)
