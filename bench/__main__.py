@@ -13,6 +13,7 @@ from pathlib import Path
 from bench import (
     machine,
     report,
+    rows_agents,
     rows_cold,
     rows_durable,
     rows_fairness,
@@ -36,6 +37,7 @@ _ROWS = (
     rows_volatile,
     rows_read,
     rows_threads,
+    rows_agents,
     rows_cold,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}

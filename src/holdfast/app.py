@@ -23,6 +23,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.network import Registry
     from holdfast.primitives.holds import Holds
@@ -56,6 +57,20 @@ class Holdfast:
         from holdfast.domains.jobs import Jobs
 
         return Jobs(self.store, self.log)
+
+    @cached_property
+    def agents(self) -> "Agents":
+        """Live agents."""
+        from holdfast.adapters.health import GatewayHealth
+        from holdfast.adapters.manifests import ManifestFiles
+        from holdfast.adapters.tmux import Tmux
+        from holdfast.domains.agents import Agents
+        from holdfast.domains.agents.outside import Outside
+        from holdfast.kernel.debris import Debris
+
+        outside = Outside(self.processes, Tmux(), ManifestFiles(), GatewayHealth())
+        debris = self.store if isinstance(self.store, Debris) else None
+        return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
 
     @cached_property
     def locks(self) -> "Locks":
@@ -231,6 +246,7 @@ class Upkeep:
 
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
+    from holdfast.domains.agents.record import AGENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
     from holdfast.primitives.holds import HOLDS
@@ -238,8 +254,8 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
-    return [JOBS, *network, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    domains: list[Space[Any]] = [AGENTS, JOBS, HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
+    return [*domains, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
 
 
 def connect(
@@ -327,12 +343,17 @@ def store_origin() -> str:
 
 
 def default_store(environment: Mapping[str, str]) -> str:
-    """The SQLite file in the user's state folder, by the platform's convention. Raises InvalidValue without a home."""
+    """The SQLite file in the user's state folder. Raises InvalidValue without a home."""
+    return f"sqlite:{state_folder(environment) / 'store.sqlite'}"
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """The user's state folder, by the platform's convention. Raises InvalidValue without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     # The convention says that a relative path there is to be ignored.
     if not os.path.isabs(state):
         state = "~/.local/state"
-    return f"sqlite:{sqlite_path(state) / 'holdfast' / 'store.sqlite'}"
+    return sqlite_path(state) / "holdfast"
 
 
 def _nearest_file() -> Path | None:

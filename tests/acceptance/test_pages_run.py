@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.surfaces.tmux_server import tmux_server
+
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md"]
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
 
@@ -53,15 +55,18 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """A home with an empty store, where `holdfast` is on the PATH."""
+def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
+    """A home with an empty store, and a tmux of its own where the page has agents, with `holdfast` on the PATH."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     path = f"{command.parent}:{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
+    with ExitStack() as opened:
+        if page == "agents.md":
+            more.update(opened.enter_context(tmux_server()).environment)
+        yield {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -165,6 +170,7 @@ def plain(text: str) -> list[str]:
     """The lines of a text without what differs from one run to the next."""
     for pattern, stand_in in (
         ("\x1b\\[[0-9;]*m", ""),
+        (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "a generation"),
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
         (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),

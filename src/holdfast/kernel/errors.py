@@ -3,6 +3,9 @@
     HoldfastError
       Refused          the state says no
         NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  ImpossibleTransition
+        Untrusted      an agent's record leads to something that must not be controlled by it
+          ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch  NotTmuxBacked  TmuxSessionMismatch
+          NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
       Lost             stop work now: another has taken over
         LeaseLost  Fenced
       Unavailable      trying again may help
@@ -98,6 +101,72 @@ class ImpossibleTransition(Refused):
     """The record's state machine has no such step."""
 
     code = "impossible_transition"
+
+
+class Untrusted(Refused):
+    """What an agent's record points at cannot be trusted, so nothing is controlled by it."""
+
+    code = "untrusted"
+
+
+class ManifestPathRelative(Untrusted):
+    """The record's manifest path is not absolute."""
+
+    code = "manifest_path_relative"
+
+
+class ManifestMissing(Untrusted):
+    """There is no file at the record's manifest path."""
+
+    code = "manifest_missing"
+
+
+class ManifestInvalid(Untrusted):
+    """The manifest cannot be read, or does not decode under its model."""
+
+    code = "manifest_invalid"
+
+
+class ManifestMismatch(Untrusted):
+    """The manifest is that of another agent."""
+
+    code = "manifest_mismatch"
+
+
+class NotTmuxBacked(Untrusted):
+    """The manifest's backend does not run in tmux."""
+
+    code = "not_tmux_backed"
+
+
+class TmuxSessionMismatch(Untrusted):
+    """The manifest names another tmux session than the record, or none."""
+
+    code = "tmux_session_mismatch"
+
+
+class NameNotStated(Untrusted):
+    """A tmux session's name was given, from which no agent's name is inferred."""
+
+    code = "name_not_stated"
+
+
+class AgentDefDirMissing(Untrusted):
+    """An agent definition folder is needed, and neither the record nor the caller names one."""
+
+    code = "agent_def_dir_missing"
+
+
+class AgentDefDirRelative(Untrusted):
+    """The agent definition folder's path is not absolute."""
+
+    code = "agent_def_dir_relative"
+
+
+class AgentDefDirGone(Untrusted):
+    """The agent definition folder is not there."""
+
+    code = "agent_def_dir_gone"
 
 
 class Lost(HoldfastError):
@@ -258,6 +327,17 @@ STATUS: Mapping[str, Status] = {
     "eagain": Status(4, 409),
     "deadlock": Status(4, 409),
     "impossible_transition": Status(1, 409),
+    "untrusted": Status(4, 409),
+    "manifest_path_relative": Status(4, 409),
+    "manifest_missing": Status(4, 409),
+    "manifest_invalid": Status(4, 409),
+    "manifest_mismatch": Status(4, 409),
+    "not_tmux_backed": Status(4, 409),
+    "tmux_session_mismatch": Status(4, 409),
+    "name_not_stated": Status(4, 409),
+    "agent_def_dir_missing": Status(4, 409),
+    "agent_def_dir_relative": Status(4, 409),
+    "agent_def_dir_gone": Status(4, 409),
     "lost": Status(4, 409),
     "lease_lost": Status(4, 409),
     "fenced": Status(4, 412),

@@ -109,3 +109,20 @@ RETRY_ATTEMPTS = 3
 
 RETRY_DELAY_S = 0.1
 """How long it waits in between."""
+PATH_CHARS_MAX = 4096
+"""Longest path in a record: what Linux takes."""
+
+AGENT_LEASE_S = 24 * 3600.0
+"""How long an agent that gives no sign of life is believed. Whoever runs one renews at a third of it."""
+
+AGENT_GRACE_S = 300.0
+"""How long a cleanup leaves an expired agent, or a folder that has no record yet, alone."""
+
+MANIFEST_BYTES_MAX = 1 << 20
+"""Largest manifest that is read."""
+
+GATEWAY_PROBE_S = 1.0
+"""How long a gateway may take to say that it is there."""
+
+AGENT_START_S = 20.0
+"""How long `agents start` waits for the agent to come up in its tmux session."""

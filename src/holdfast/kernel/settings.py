@@ -11,6 +11,7 @@ import msgspec
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import (
+    AGENT_LEASE_S,
     FILES_RETRY_ATTEMPTS,
     FILES_RETRY_DELAY_S,
     JOURNAL_KEEP_ENTRIES,
@@ -111,6 +112,19 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
                 )
 
 
+class AgentSettings(Value, frozen=True, kw_only=True):
+    """How agents are called and leased. An adopted registry keeps its names by setting its prefix."""
+
+    prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
+    names: Literal["shared", "exclusive"] = "shared"
+    lease_s: float = AGENT_LEASE_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.lease_s < float("inf"):
+            raise InvalidValue("agents.lease_s must be a positive number")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -122,6 +136,7 @@ class Settings(Value, frozen=True, kw_only=True):
     locks: LockSettings = LockSettings()
     files: FilesSettings = FilesSettings()
     network: NetworkSettings = NetworkSettings()
+    agents: AgentSettings = AgentSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

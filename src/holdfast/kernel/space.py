@@ -121,18 +121,19 @@ class Space(Generic[R]):
         try:
             document = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise self._invalid(key, str(error)) from None
+            raise self._invalid(key, str(error), malformed=True) from None
         if not isinstance(document, dict):
-            raise self._invalid(key, "it is not a JSON object")
+            raise self._invalid(key, "it is not a JSON object", malformed=True)
         return document
 
-    def _invalid(self, key: str, why: str) -> RecordInvalid:
+    def _invalid(self, key: str, why: str, *, malformed: bool = False) -> RecordInvalid:
         return RecordInvalid(
             f"{self.name}/{key} is damaged ({why}): restore it from a backup, or take it out with "
             f"`holdfast store remove {self.name} {key}`",
             space=self.name,
             key=key,
             why=why,
+            malformed=malformed,
         )
 
 

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
+    "agents": "Live agents: run one, publish, list, resolve, cleanup.",
     "jobs": "Delegated work: register, pick, status, get, list.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",

@@ -1,7 +1,7 @@
-"""The process that becomes the command of `locks run`.
+"""The process that becomes the command of `locks run` or `agents run`.
 
-It is there before the lock is asked for, so that it can be the holder: its process id and start do not change when it becomes
-the command. Until then it sleeps, and it ends by itself if whoever should tell it to begin has died.
+It is there before the lock or the agent's id is asked for, so that it can be the holder: its process id and start do not change
+when it becomes the command. Until then it sleeps, and it ends by itself if whoever should tell it to begin has died.
 """
 
 import errno
@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Unavailable
-from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
+from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED, Interrupted, Passing, drop
 from holdfast.surfaces.cli.output import printable
 
 EXIT_NOT_FOUND = 127
@@ -27,13 +27,14 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Child:
-    """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets.
+    """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets, `undone`
+    what is said to have become of what it held if it cannot be run.
 
     To be made before anything is opened that the command should not have. Raises Unavailable when there can be no more
     processes.
     """
 
-    def __init__(self, command: list[str], mask: Collection[int]) -> None:
+    def __init__(self, command: list[str], mask: Collection[int], *, undone: str = "the lock was released") -> None:
         told, self._telling = os.pipe()
         try:
             self.pid = os.fork()
@@ -43,7 +44,7 @@ class Child:
             ) from None
         if not self.pid:
             os.close(self._telling)
-            _become(command, told, mask)
+            _become(command, told, mask, undone)
         os.close(told)
         self._fd = os.pidfd_open(self.pid)
         self._begun = False
@@ -80,10 +81,14 @@ class Child:
 
     def pass_on(self, arrived: signal.struct_siginfo) -> None:
         """Give it a signal that came to this process, if it has not had that already."""
-        # A positive code is the kernel's: the terminal sends its signals to the whole foreground group.
-        if arrived.si_signo == signal.SIGCHLD or (arrived.si_code > 0 and _same_group(self.pid)):
-            return
-        self.send(arrived.si_signo)
+        if arrived.si_signo != signal.SIGCHLD and not self._had(arrived):
+            self.send(arrived.si_signo)
+
+    def _had(self, arrived: signal.struct_siginfo) -> bool:
+        """Did it come from the terminal to both? A positive code is the kernel's, which sends them to the foreground group."""
+        # But that the terminal is gone, as when a tmux session is killed, it tells the leader of the session alone.
+        alone = arrived.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
+        return arrived.si_code > 0 and not alone and _same_group(self.pid)
 
     def dismiss(self) -> None:
         """End it, if it never became the command."""
@@ -94,6 +99,20 @@ class Child:
             os.close(self._telling)
 
 
+class Interrupting:
+    """What signals do as long as the child has not begun: they end the wait for it, once, so that cleaning up is not
+    interrupted in turn."""
+
+    def __init__(self, passing: Passing, child: Child) -> None:
+        self._passing = passing
+        self._child = child
+
+    def __call__(self, arrived: signal.struct_siginfo) -> None:
+        if arrived.si_signo != signal.SIGCHLD or self._child.ended():
+            self._passing.deliver = drop
+            raise Interrupted(arrived.si_signo)
+
+
 def _same_group(pid: int) -> bool:
     try:
         return os.getpgid(pid) == os.getpgrp()
@@ -101,7 +120,7 @@ def _same_group(pid: int) -> bool:
         return False
 
 
-def _become(command: list[str], told: int, mask: Collection[int]) -> NoReturn:
+def _become(command: list[str], told: int, mask: Collection[int], undone: str) -> NoReturn:
     """Sleep, and become the command when told so. Signals that come in the meantime wait until then."""
     try:
         with open(told, "rb") as pipe:
@@ -119,11 +138,13 @@ def _become(command: list[str], told: int, mask: Collection[int]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _execute(command)
     except FileNotFoundError:
-        _give_up(f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH", EXIT_NOT_FOUND)
+        why = f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH"
+        _give_up(why, undone, EXIT_NOT_FOUND)
     except PermissionError:
-        _give_up(f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it", EXIT_NOT_EXECUTABLE)
+        why = f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it"
+        _give_up(why, undone, EXIT_NOT_EXECUTABLE)
     except OSError as error:
-        _give_up(f"{command[0]} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE)
+        _give_up(f"{command[0]} cannot be executed: {error.strerror}", undone, EXIT_NOT_EXECUTABLE)
     finally:
         # Whatever else went wrong: this must never go on as a second `holdfast`.
         os._exit(EXIT_NOT_EXECUTABLE)
@@ -146,8 +167,8 @@ def _execute(command: list[str]) -> NoReturn:
     os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])
 
 
-def _give_up(message: str, status: int) -> NoReturn:
+def _give_up(message: str, undone: str, status: int) -> NoReturn:
     try:
-        os.write(2, f"holdfast: {printable(message)}; the lock was released\n".encode(errors="backslashreplace"))
+        os.write(2, f"holdfast: {printable(message)}; {undone}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(status)

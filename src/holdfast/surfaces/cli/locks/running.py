@@ -13,7 +13,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child
+from holdfast.surfaces.cli.locks.child import Child, Interrupting
 from holdfast.surfaces.cli.locks.losing import ON_LOST, Losing
 from holdfast.surfaces.cli.locks.options import (
     JOB_VARIABLE,
@@ -143,7 +143,7 @@ def run(
     # Before the store is opened, so that the command inherits nothing of it.
     child = Child(command, passing.before)
     try:
-        passing.begin(_Waiting(passing, child))
+        passing.begin(Interrupting(passing, child))
         return _under_lock(wish, child, passing, label=os.path.basename(command[0]))
     except LockTimeout as error:
         if not quiet:
@@ -166,19 +166,6 @@ def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:
     if shell_text is not None:
         return [os.environ.get("SHELL") or "/bin/sh", "-c", shell_text]
     return list(words)
-
-
-class _Waiting:
-    """What signals do while the lock is waited for: they end it, once, so that cleaning up is not interrupted in turn."""
-
-    def __init__(self, passing: Passing, child: Child) -> None:
-        self._passing = passing
-        self._child = child
-
-    def __call__(self, arrived: signal.struct_siginfo) -> None:
-        if arrived.si_signo != signal.SIGCHLD or self._child.ended():
-            self._passing.deliver = drop
-            raise Interrupted(arrived.si_signo)
 
 
 def _under_lock(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from holdfast.app import connect
+from holdfast.surfaces.cli.tour.agents import agents_chapter
 from holdfast.surfaces.cli.tour.jobs import jobs_chapter
 from holdfast.surfaces.cli.tour.locks import locks_chapter
 from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
@@ -20,6 +21,7 @@ from holdfast.surfaces.cli.tour.store import store_chapter
 
 CHAPTERS: dict[str, Callable[[Stage], None]] = {
     "Jobs: whose turn it is, and whose word counts": jobs_chapter,
+    "Agents: who is alive, and who may take over": agents_chapter,
     "Locks: who has it, and who is next": locks_chapter,
     "The store: what survives": store_chapter,
 }

@@ -62,5 +62,8 @@ class Stage:
         return process.returncode, printed.strip()
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        environment = {**os.environ, "HOLDFAST_STORE": self.url}
+        # Whatever it leaves goes with the tour's folder, and the tmux session around the tour is not its own.
+        around = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
+        folder = os.path.dirname(self.url.partition(":")[2])
+        environment = {**around, "HOLDFAST_STORE": self.url, "XDG_STATE_HOME": folder}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)

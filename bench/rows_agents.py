@@ -1,0 +1,162 @@
+"""Finding an agent among ten thousand, by its id and by its name, against reading the one file that it would be."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bench import work
+from bench.measure import Contender, Lab, ratio
+from bench.report import Row, Verdict
+from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters.procfs import Procfs
+from holdfast.domains.agents import Agent, Agents, Gateway
+from holdfast.domains.agents.names import id_of
+from holdfast.domains.agents.outside import Outside
+from holdfast.domains.agents.record import AGENTS, Identity, Runtime, Terminal, to_file
+from holdfast.kernel.holder import Liveness
+from holdfast.kernel.store import Tx
+from holdfast.primitives.journal import Journal
+
+NAME = "agents"
+
+_AGENTS = 10_000
+_BATCH = 500
+_NO_WAIT_S = 0.8
+
+
+def measure(lab: Lab) -> list[Row]:
+    with lab.folder() as folder:
+        _fill(folder)
+        contenders = [
+            Contender("Holdfast, by id", "reads", lab.race(prepare=_nothing, cast=ById, seconds=_NO_WAIT_S)),
+            Contender("Holdfast, by name", "reads", lab.race(prepare=_nothing, cast=ByName, seconds=_NO_WAIT_S)),
+            Contender("one JSON file, by its path", "reads", lab.race(prepare=_nothing, cast=OneFile, seconds=_NO_WAIT_S)),
+        ]
+        series = lab.interleave(contenders, shared=folder)
+    # By the median of single calls: they are so short that what else the machine does would be most of a sum.
+    by_id = ratio(series[0], series[2], lambda sample: sample.p50_s)
+    by_name = ratio(series[1], series[2], lambda sample: sample.p50_s)
+    return [
+        Row(
+            name="agents-resolve",
+            title=f"Resolve an agent among {_AGENTS:,}",
+            says="`agents.resolve`, which checks the name, the record and its lease and would tell why there is none, on "
+            "SQLite. By name it first sees that there is no such id, and then that there is only one of the name. The peer "
+            "opens one `record.json` whose path it knows, and parses it with the standard library; it checks nothing.",
+            series=series,
+            verdicts=[
+                Verdict("median time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3),
+                Verdict("median time, by name, to one JSON file", "at most 3", by_name, by_name.median <= 3),
+            ],
+        )
+    ]
+
+
+class _NoTmux:
+    """Resolving asks no tmux."""
+
+    def liveness(self, session_name: str) -> Liveness:
+        return Liveness.UNKNOWN
+
+
+class _NoGateways:
+    """Nor any gateway."""
+
+    def liveness(self, gateway: Gateway) -> Liveness:
+        return Liveness.UNKNOWN
+
+
+class _Asking:
+    """A registry, and the numbers to ask for in a random order."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._store = work.open_store(folder)
+        outside = Outside(Procfs(), _NoTmux(), ManifestFiles(), _NoGateways())
+        self._agents = Agents(self._store, Journal(self._store, actor="bench"), outside)
+        self._random = random.Random(number)
+
+    def _ask(self, name_or_id: str) -> bool:
+        return self._agents.resolve(name_or_id).record is not None
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class ById(_Asking):
+    """Resolves by id."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        self._ids = [id_of(f"HOLDFAST-{_name(n)}") for n in range(_AGENTS)]
+
+    def __call__(self) -> bool:
+        return self._ask(self._random.choice(self._ids))
+
+
+class ByName(_Asking):
+    """Resolves by name, as it is typed."""
+
+    def __call__(self) -> bool:
+        return self._ask(_name(self._random.randrange(_AGENTS)))
+
+
+class OneFile:
+    """Reads the record of one agent from its file."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._paths = [str(_path(folder, id_of(f"HOLDFAST-{_name(n)}"))) for n in range(_AGENTS)]
+        self._random = random.Random(number)
+
+    def __call__(self) -> bool:
+        with open(self._random.choice(self._paths), "rb") as file:
+            return json.loads(file.read())["schema_version"] == 2
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _nothing(_: Path) -> None:
+    """What is read was written once, for all rounds."""
+
+
+def _name(number: int) -> str:
+    return f"agent-{number}"
+
+
+def _path(folder: Path, agent_id: str) -> Path:
+    return folder / "live_agents" / agent_id / "record.json"
+
+
+def _fill(folder: Path) -> None:
+    store = work.open_store(folder)
+    agents = [_agent(number) for number in range(_AGENTS)]
+    for begin in range(0, _AGENTS, _BATCH):
+
+        def put(tx: Tx, batch: list[Agent] = agents[begin : begin + _BATCH]) -> None:
+            for agent in batch:
+                tx.put(AGENTS, agent.agent_id, agent)
+
+        store.transact(put, scope=[AGENTS], durable=False, timeout_s=60)
+    store.close()
+    for agent in agents:
+        path = _path(folder, agent.agent_id)
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(to_file(agent), indent=2, sort_keys=True))
+
+
+def _agent(number: int) -> Agent:
+    name = f"HOLDFAST-{_name(number)}"
+    now = datetime.now(UTC)
+    root = f"/var/lib/agents/{name}"
+    return Agent(
+        agent_id=id_of(name),
+        agent_name=name,
+        generation_id=f"00000000-0000-4000-8000-{number:012}",
+        published_at=now,
+        lease_expires_at=now + timedelta(days=1),
+        identity=Identity(backend="local_interactive", tool="claude"),
+        runtime=Runtime(manifest_path=f"{root}/manifest.json", session_root=root, agent_def_dir="/var/lib/agents/defs"),
+        terminal=Terminal(session_name=name),
+        token=number + 1,
+    )

@@ -1,0 +1,48 @@
+"""Manifests in files: read as they are, and written whole or not at all."""
+
+import os
+import tempfile
+
+from holdfast.kernel.limits import MANIFEST_BYTES_MAX
+
+
+class ManifestFiles:
+    """The files of this machine."""
+
+    def read(self, path: str) -> bytes | None:
+        """What is in a file, up to one byte more than a manifest may have; None when there is none. Raises OSError."""
+        try:
+            # Not blocking: a FIFO in a manifest's place must not hold up its reader.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        with open(fd, "rb") as file:
+            return file.read(MANIFEST_BYTES_MAX + 1)
+
+    def is_folder(self, path: str) -> bool:
+        """Is there a folder at that path?"""
+        return os.path.isdir(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a file in its place, and on the disk, in one step; its folder is made, for this user alone. Raises OSError."""
+        folder = os.path.dirname(path)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=folder, prefix=".manifest-")
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,123 @@
+"""From a live record to what may be controlled by it. Every pointer is checked again; a wrong one is an error with a code of
+its own, and never leads to another target."""
+
+import os
+
+from holdfast.domains.agents import manifest as manifests
+from holdfast.domains.agents.backends import tmux_backed
+from holdfast.domains.agents.manifest import Manifest
+from holdfast.domains.agents.names import bare
+from holdfast.domains.agents.outside import Files
+from holdfast.domains.agents.record import AGENTS, Agent
+from holdfast.domains.agents.resolving import Reason, resolve
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import (
+    AgentDefDirGone,
+    AgentDefDirMissing,
+    AgentDefDirRelative,
+    InvalidValue,
+    ManifestInvalid,
+    ManifestMismatch,
+    ManifestMissing,
+    ManifestPathRelative,
+    NameNotStated,
+    NotTmuxBacked,
+    TmuxSessionMismatch,
+)
+from holdfast.kernel.store import Store
+
+
+class Target(Plain, frozen=True, kw_only=True):
+    """What may be controlled: the record, the manifest that agrees with it, and the definition folder, if one is needed."""
+
+    record: Agent
+    manifest: Manifest
+    session_name: str
+    agent_def_dir: str | None = None
+
+
+def control_target(
+    store: Store, files: Files, asked: str, prefix: str, *, agent_def_dir: str | None, needs_agent_def_dir: bool
+) -> Target:
+    """Resolve a name or an id, and check all that the record points at. Raises as `Agents.control_target` says."""
+    resolution = resolve(store, asked, prefix)
+    if resolution.reason is Reason.MISSING:
+        _refuse_tmux_names(store, asked)
+    record = resolution.unwrap()
+    manifest = _manifest(files, record)
+    session_name = _session_name(record, manifest)
+    needed = needs_agent_def_dir or manifest.agent_def_dir is not None or record.runtime.agent_def_dir is not None
+    folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
+    if needed or folder is not None:
+        folder = _checked_folder(files, record, folder)
+    return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
+
+
+def _refuse_tmux_names(store: Store, asked: str) -> None:
+    rows = store.read(lambda tx: tx.find(AGENTS, "tmux_session", (asked,), damaged=[]), scope=[AGENTS])
+    if rows:
+        names = ", ".join(f"{row.record.agent_name} ({row.record.agent_id})" for row in rows)
+        raise NameNotStated(
+            f"{asked} names a tmux session and no agent, and an agent's name is not inferred from that: say {names}",
+            asked=asked,
+            agent_ids=[row.record.agent_id for row in rows],
+        )
+
+
+def _manifest(files: Files, record: Agent) -> Manifest:
+    path = record.runtime.manifest_path
+    facts = {"agent_id": record.agent_id, "manifest_path": path}
+    if not os.path.isabs(path):
+        raise ManifestPathRelative(
+            f"the manifest of {record.agent_name} is at {path}, which could be anywhere: publish it with an absolute path",
+            **facts,
+        )
+    try:
+        data = files.read(path)
+    except OSError as error:
+        raise ManifestInvalid(f"the manifest {path} cannot be read: {error.strerror}", **facts) from None
+    if data is None:
+        raise ManifestMissing(
+            f"the manifest {path} of {record.agent_name} is gone: start the agent again, or publish where it is now", **facts
+        )
+    try:
+        manifest = manifests.from_json(data)
+    except InvalidValue as error:
+        raise ManifestInvalid(f"the manifest {path} is not to be trusted: {error.message}", **facts) from None
+    if manifest.agent_id != record.agent_id or bare(manifest.agent_name) != bare(record.agent_name):
+        raise ManifestMismatch(
+            f"the manifest {path} is that of {manifest.agent_name} ({manifest.agent_id}), not of {record.agent_name} "
+            f"({record.agent_id}): publish each agent with its own",
+            **facts,
+        )
+    return manifest
+
+
+def _session_name(record: Agent, manifest: Manifest) -> str:
+    if not tmux_backed(manifest.backend):
+        raise NotTmuxBacked(
+            f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: talk to it through its gateway",
+            agent_id=record.agent_id,
+            backend=manifest.backend,
+        )
+    if manifest.session_name is None or manifest.session_name != record.session_name:
+        raise TmuxSessionMismatch(
+            f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, and its manifest says "
+            f"{manifest.session_name or 'none'}: neither is touched. Start the agent again, or publish what is true",
+            agent_id=record.agent_id,
+            published=record.session_name,
+            manifest=manifest.session_name,
+        )
+    return manifest.session_name
+
+
+def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:
+    facts = {"agent_id": record.agent_id, "agent_def_dir": folder}
+    hint = "give one with --agent-def-dir"
+    if folder is None:
+        raise AgentDefDirMissing(f"{record.agent_name} needs an agent definition folder and names none: {hint}", **facts)
+    if not os.path.isabs(folder):
+        raise AgentDefDirRelative(f"the agent definition folder {folder} is not an absolute path: {hint}", **facts)
+    if not files.is_folder(folder):
+        raise AgentDefDirGone(f"the agent definition folder {folder} is not there: {hint} that is", **facts)
+    return folder

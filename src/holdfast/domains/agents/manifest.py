@@ -1,0 +1,99 @@
+"""A manifest: what an agent's record points at, and the authority on how that agent is reached.
+
+It lies at `<session_root>/manifest.json`, written by `holdfast agents run` and `start`, or by hand.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from holdfast.domains.agents.record import AgentKey, PathText, Text
+from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import MANIFEST_BYTES_MAX
+
+FILE_NAME = "manifest.json"
+
+Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
+
+
+class TmuxHandle(Plain, frozen=True, kw_only=True):
+    """The tmux session that the agent was started in."""
+
+    session_name: Text
+
+
+class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
+    """Reached by typing into its tmux session."""
+
+    interrupt: Literal["C-c", "Escape"] = "C-c"
+    quiet_ms: Milliseconds = 400
+    ready_regex: Text | None = None
+
+
+class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
+    """Reached by running a program for each prompt."""
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    prompt_as: Literal["stdin", "argument"] = "stdin"
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+
+
+class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
+    """Reached through a terminal that another server serves."""
+
+    base_url: Url
+    terminal_id: Text
+    preset: Literal["cao", "houmao_server"] = "cao"
+    paths: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
+    """Reached through the server that owns it."""
+
+    managed_api_base_url: Url
+    managed_agent_ref: Text
+
+
+Adapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter
+
+
+class Manifest(Plain, frozen=True, kw_only=True):
+    """One agent as it was started. `generation_id` is there so that resuming can use it again."""
+
+    schema_version: Literal[1] = 1
+    agent_id: AgentKey
+    agent_name: AgentKey
+    generation_id: Text
+    backend: Text
+    tool: Text
+    working_directory: PathText
+    adapter: Adapter
+    tmux: TmuxHandle | None = None
+    agent_def_dir: PathText | None = None
+
+    @property
+    def session_name(self) -> str | None:
+        """The name of its tmux session, if it has one."""
+        return None if self.tmux is None else self.tmux.session_name
+
+
+def from_json(data: bytes) -> Manifest:
+    """Read a manifest. Raises InvalidValue, naming the field that is wrong."""
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise InvalidValue(f"the manifest has {len(data)} bytes and may have {MANIFEST_BYTES_MAX}", bytes=len(data))
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidValue(f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)) from None
+
+
+def as_json(manifest: Manifest) -> bytes:
+    """A manifest as it is written to a file: indented, for people. Raises InvalidValue for one that could not be read again."""
+    data = to_json(manifest)
+    from_json(data)
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+_decoder = msgspec.json.Decoder(Manifest)

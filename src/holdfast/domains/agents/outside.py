@@ -1,0 +1,43 @@
+"""What agents need of the world outside, as ports: tmux, files, gateways. `adapters/` has the real ones."""
+
+from typing import NamedTuple, Protocol
+
+from holdfast.domains.agents.record import Gateway
+from holdfast.kernel.holder import Liveness, Processes
+
+
+class TmuxSessions(Protocol):
+    """The tmux sessions of this machine, as far as this user can see them."""
+
+    def liveness(self, session_name: str) -> Liveness:
+        """Is there a tmux session of exactly this name? UNKNOWN when tmux cannot be asked."""
+        ...
+
+
+class Files(Protocol):
+    """Files that records and manifests name. Paths are absolute."""
+
+    def read(self, path: str) -> bytes | None:
+        """What is in a file, up to one byte more than a manifest may have; None when there is none. Raises OSError."""
+        ...
+
+    def is_folder(self, path: str) -> bool:
+        """Is there a folder at that path?"""
+        ...
+
+
+class Gateways(Protocol):
+    """Gateways, asked over the network."""
+
+    def liveness(self, gateway: Gateway) -> Liveness:
+        """Does it answer? DEAD when nothing listens there, UNKNOWN when that cannot be told."""
+        ...
+
+
+class Outside(NamedTuple):
+    """All of it together."""
+
+    processes: Processes
+    sessions: TmuxSessions
+    files: Files
+    gateways: Gateways

@@ -1,0 +1,116 @@
+"""An agent that is to run: its names, its folder, and the manifest in it."""
+
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from typing import NamedTuple
+
+import click
+
+from holdfast.adapters.manifests import ManifestFiles
+from holdfast.app import Holdfast, state_folder
+from holdfast.domains.agents import Agent, Manifest
+from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
+from holdfast.domains.agents.names import canonical, id_of
+from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.holder import Holder
+
+
+class Wish(NamedTuple):
+    """What the user said of the agent."""
+
+    name: str
+    command: list[str]
+    agent_id: str | None
+    generation_id: str | None
+    tool: str | None
+    session_name: str | None
+    session_root: str | None
+    agent_def_dir: str | None
+    lease_s: float | None
+    take_over: bool
+
+
+def command_of(words: tuple[str, ...], verb: str) -> list[str]:
+    """The command's words. Raises UsageError when there are none."""
+    if not words:
+        raise click.UsageError(f"no command is given: say `holdfast agents {verb} NAME -- COMMAND`")
+    return list(words)
+
+
+class Launch:
+    """One generation of an agent before, while and after it runs. Raises InvalidName for names that cannot be."""
+
+    def __init__(self, hf: Holdfast, wish: Wish) -> None:
+        self._hf = hf
+        self._wish = wish
+        self.name = canonical(wish.name, hf.settings.agents.prefix)
+        self.agent_id = wish.agent_id or id_of(self.name)
+        self.generation_id = wish.generation_id or str(uuid.uuid4())
+        self._own_root = os.path.join(state_folder(os.environ), "agents", self.agent_id, self.generation_id)
+        self.root = os.path.abspath(wish.session_root or self._own_root)
+
+    @property
+    def tool(self) -> str:
+        """What it is, in a word."""
+        return self._wish.tool or os.path.basename(self._wish.command[0]) or self._wish.command[0]
+
+    @property
+    def manifest_path(self) -> str:
+        """Where its manifest is."""
+        return os.path.join(self.root, FILE_NAME)
+
+    def publish(self, holder: Holder | None, *, take_over: bool) -> Agent:
+        """Publish it, in this process's name or as the process that it will be."""
+        wish = self._wish
+        return self._hf.agents.publish(
+            wish.name,
+            backend=self._backend,
+            tool=self.tool,
+            manifest_path=self.manifest_path,
+            session_name=wish.session_name,
+            session_root=self.root,
+            agent_def_dir=wish.agent_def_dir,
+            holder=holder,
+            agent_id=self.agent_id,
+            generation_id=self.generation_id,
+            lease_s=wish.lease_s,
+            take_over=take_over,
+        )
+
+    def write_manifest(self) -> None:
+        """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue for what cannot be said."""
+        wish = self._wish
+        in_tmux = wish.session_name is not None
+        manifest = Manifest(
+            agent_id=self.agent_id,
+            agent_name=self.name,
+            generation_id=self.generation_id,
+            backend=self._backend,
+            tool=self.tool,
+            working_directory=os.getcwd(),
+            agent_def_dir=wish.agent_def_dir,
+            tmux=TmuxHandle(session_name=wish.session_name) if wish.session_name is not None else None,
+            adapter=TmuxAdapter() if in_tmux else CommandAdapter(command=tuple(wish.command)),
+        )
+        try:
+            ManifestFiles().write(self.manifest_path, as_json(manifest))
+        except OSError as error:
+            raise Unavailable(
+                f"the manifest {self.manifest_path} cannot be written ({error.strerror}): name another folder with "
+                "--session-root",
+                outcome="none",
+            ) from None
+
+    def clear_away(self) -> None:
+        """Remove the folder, if it is one of its own making; one that the user named stays."""
+        if self.root == self._own_root:
+            shutil.rmtree(self.root, ignore_errors=True)
+            with suppress(OSError):
+                # The last generation of an agent leaves nothing.
+                os.rmdir(os.path.dirname(self.root))
+
+    @property
+    def _backend(self) -> str:
+        return "command" if self._wish.session_name is None else "local_interactive"

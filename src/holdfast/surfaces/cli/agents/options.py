@@ -1,0 +1,61 @@
+"""What several commands of `holdfast agents` ask for."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.domains.agents import Reason
+from holdfast.surfaces.cli.locks.options import more_than_nothing
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
+"""What a command under `agents run` finds its generation in."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+agent_argument = click.argument("asked", metavar="AGENT")
+name_argument = click.argument("name", metavar="NAME")
+words_argument = click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+lease_option = click.option(
+    "--lease",
+    "lease_s",
+    metavar="SECONDS",
+    type=float,
+    callback=more_than_nothing,
+    help="How long it is believed without a sign of life.  [default: agents.lease_s, a day]",
+)
+take_over_option = click.option(
+    "--take-over", is_flag=True, help="Replace whoever has the id, on your word that it is over. Told in the journal."
+)
+id_option = click.option("--id", "agent_id", metavar="ID", help="The agent's id.  [default: it follows from the name]")
+def_dir_option = click.option("--agent-def-dir", metavar="FOLDER", help="The agent's definition folder, as an absolute path.")
+session_root_option = click.option(
+    "--session-root", metavar="FOLDER", help="Where the manifest is.  [default for run and start: one of its own]"
+)
+generation_option = click.option(
+    "--generation",
+    "generation_id",
+    metavar="ID",
+    required=True,
+    envvar=GENERATION_VARIABLE,
+    help=f"Whose record it must be.  [{GENERATION_VARIABLE}]",
+)
+token_option = click.option("--token", type=int, help="Refused (exit 4) when the generation was resumed since.")
+tool_option = click.option("--tool", metavar="NAME", help="The tool that it is.  [default: the command's name]")
+
+
+def launch_options(command: F) -> F:
+    """What `run` and `start` have in common."""
+    for option in (json_option, take_over_option, lease_option, def_dir_option, session_root_option, tool_option, id_option):
+        command = option(command)
+    return command
+
+
+def id_of(hf: Holdfast, asked: str) -> str:
+    """The id that a name or an id means, of a live agent or of one that is not. Raises Ambiguous, and InvalidName."""
+    found = hf.agents.resolve(asked)
+    if found.record is not None or found.reason is Reason.AMBIGUOUS:
+        return found.unwrap().agent_id
+    return found.agent_ids[0] if found.agent_ids else asked

@@ -1,0 +1,155 @@
+"""`holdfast agents run`: a command as an agent, which stays resolvable as long as it runs."""
+
+import os
+import signal
+from contextlib import suppress
+
+import click
+
+from holdfast.adapters.tmux import Tmux
+from holdfast.app import Holdfast
+from holdfast.domains.agents import Agent
+from holdfast.domains.agents.keeping import Keeping
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
+from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
+from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.losing import ON_LOST
+from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.output import remark
+
+
+@click.command(short_help="Run a command as an agent, and keep it resolvable.")
+@name_argument
+@words_argument
+@click.option(
+    "--tmux-session", "session_name", metavar="NAME", help="The tmux session it runs in.  [default: the one around it]"
+)
+@click.option("--generation", "generation_id", metavar="ID", help="Resume this generation instead of a new one.")
+@click.option(
+    "--on-lost",
+    type=click.Choice(ON_LOST),
+    default=ON_LOST[0],
+    show_default=True,
+    help="What to do with the command when another takes the id over: end it with SIGTERM, or nothing.",
+)
+@launch_options
+@store_options
+def run(
+    name: str,
+    words: tuple[str, ...],
+    session_name: str | None,
+    generation_id: str | None,
+    agent_id: str | None,
+    tool: str | None,
+    session_root: str | None,
+    agent_def_dir: str | None,
+    lease_s: float | None,
+    on_lost: str,
+    take_over: bool,
+    as_json: bool,
+) -> int:
+    """Run a command in the foreground as an agent, and exit as it does.
+
+    \b
+        holdfast agents run gpu -- claude
+        holdfast agents run gpu --lease 600 -- ./agent.sh
+
+    It is published before the command begins, with the command's own process as the holder, refreshed at a third of the
+    lease, and removed when it ends, however it ends. If this process is killed, the record stays until its lease is over, or
+    until the command is dead and its tmux session gone: then the next one takes over at once.
+
+    The command finds HOLDFAST_AGENT_ID, HOLDFAST_AGENT_NAME, HOLDFAST_AGENT_GENERATION, HOLDFAST_AGENT_TOKEN and
+    HOLDFAST_AGENT_MANIFEST in its environment. --json tells of the record on stderr. Signals are passed on. Exit status: the
+    command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4 when another has the id or took it over.
+    """
+    command = command_of(words, "run")
+    session_name = Tmux().current() if session_name is None else session_name
+    wish = Wish(
+        name, command, agent_id, generation_id, tool, session_name, session_root, agent_def_dir, lease_s, take_over=take_over
+    )
+    passing = Passing()
+    # Before the store is opened, so that the command inherits nothing of it.
+    child = Child(command, passing.before, undone="the agent was removed")
+    try:
+        passing.begin(Interrupting(passing, child))
+        return _as_agent(wish, child, passing, on_lost=on_lost, as_json=as_json)
+    except Interrupted as stopped:
+        if stopped.number != signal.SIGCHLD:
+            raise
+        remark(f"the process that was to become {command[0]} was killed before it began: it was not run")
+        return child.wait()
+    finally:
+        passing.deliver = drop
+        child.dismiss()
+
+
+def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:
+    with connected() as hf:
+        launch = Launch(hf, wish)
+        try:
+            launch.write_manifest()
+            holder = hf.processes.of(child.pid, os.path.basename(wish.command[0]))
+            agent = launch.publish(holder, take_over=wish.take_over)
+            if as_json:
+                click.echo(to_json(agent), err=True)
+            return _kept(hf, agent, launch, child, passing, wish.lease_s, on_lost)
+        finally:
+            passing.deliver = drop
+            launch.clear_away()
+
+
+def _kept(
+    hf: Holdfast, agent: Agent, launch: Launch, child: Child, passing: Passing, lease_s: float | None, on_lost: str
+) -> int:
+    losing = _Losing(agent, child, on_lost)
+    keeping = Keeping(hf.agents, agent, lease_s=lease_s, on_lost=losing)
+    try:
+        passing.deliver = child.pass_on
+        child.begin(_environment(agent, launch))
+        status = child.wait()
+    finally:
+        passing.deliver = drop
+        keeping.close()
+        _remove(hf, agent)
+    return status_of(LeaseLost("")).exit if losing.told else status
+
+
+class _Losing:
+    """Says that another has taken over, and ends the command unless it is to be left alone."""
+
+    def __init__(self, agent: Agent, child: Child, on_lost: str) -> None:
+        self._agent = agent
+        self._child = child
+        self._term = on_lost == "term"
+        self.told = False
+
+    def __call__(self) -> None:
+        # One that has ended is a dead holder, whose id the next may take before this process can remove it. That is no loss.
+        if self._child.ended():
+            return
+        self.told = True
+        remark(f"{self._agent.agent_name} is another generation's by now: this one has lost it")
+        if self._term:
+            self._child.send(signal.SIGTERM)
+
+
+def _remove(hf: Holdfast, agent: Agent) -> None:
+    try:
+        with suppress(NotFound, Lost):
+            hf.agents.remove(agent.agent_id, agent.generation_id, token=agent.token)
+    except HoldfastError as error:
+        # The command has ended, and what came of it must not be hidden by this.
+        remark(f"{error.message}. The record ends with its lease, or when the next one finds its process dead")
+
+
+def _environment(agent: Agent, launch: Launch) -> dict[str, str]:
+    return {
+        "HOLDFAST_AGENT_ID": agent.agent_id,
+        "HOLDFAST_AGENT_NAME": agent.agent_name,
+        GENERATION_VARIABLE: agent.generation_id,
+        "HOLDFAST_AGENT_TOKEN": str(agent.token),
+        "HOLDFAST_AGENT_MANIFEST": launch.manifest_path,
+    }

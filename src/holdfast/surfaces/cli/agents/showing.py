@@ -1,0 +1,89 @@
+"""`holdfast agents list` and `get`."""
+
+import sys
+from datetime import datetime
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.domains.agents import Agent
+from holdfast.domains.agents.liveness import Parts
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import status_of
+from holdfast.kernel.holder import probe
+from holdfast.kernel.limits import LIST_MAX
+from holdfast.kernel.store import Damage
+from holdfast.surfaces.cli.agents.options import agent_argument, id_of, json_option
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.words import span
+from holdfast.surfaces.cli.output import printable
+from holdfast.surfaces.cli.render import json_document, moment, pairs, table
+
+
+@click.command("list")
+@click.option("--fresh", is_flag=True, help="Only those whose lease is not over.")
+@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most so many.")
+@json_option
+@store_options
+def list_(fresh: bool, limit: int, as_json: bool) -> int:
+    """List agents by name; exit 7 if there are damaged records, which are told on stderr."""
+    damaged: Damage = []
+    with connected(create=False) as hf:
+        found = hf.agents.list_agents(fresh=fresh, limit=limit, damaged=damaged)
+        now = hf.store.now()
+        if as_json:
+            json_document(found)
+        else:
+            table(
+                ["agent", "lease", "process", "tmux session", "tool", "id"],
+                [_row(hf, agent, now) for agent in found],
+                elastic=["agent", "tmux session", "id"],
+                empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
+            )
+    for error in damaged:
+        click.echo(f"holdfast: {printable(error.message)}", err=True)
+    return status_of(damaged[0]).exit if damaged else 0
+
+
+@click.command()
+@agent_argument
+@json_option
+@store_options
+def get(asked: str, as_json: bool) -> None:
+    """Show one agent, fresh or not, and what is known of its parts: lease, process, tmux session, gateway."""
+    with connected(create=False) as hf:
+        agent = hf.agents.get(id_of(hf, asked))
+        parts = hf.agents.liveness(agent)
+    if as_json:
+        json_document({**to_plain(agent), "liveness": to_plain(parts)})
+    else:
+        pairs([*_facts(agent), *_liveness(parts)])
+
+
+def _row(hf: Holdfast, agent: Agent, now: datetime) -> list[str]:
+    process = "-"
+    if agent.holder is not None:
+        process = f"{agent.holder.pid} {probe(agent.holder, hf.processes, embedded=hf.store.embedded).value}"
+    lease = _lease(agent, now)
+    return [agent.agent_name, lease, process, agent.session_name or "-", agent.identity.tool, agent.agent_id]
+
+
+def _lease(agent: Agent, now: datetime) -> str:
+    if not sys.stdout.isatty():
+        return moment(agent.lease_expires_at)
+    if not agent.fresh(now):
+        return f"over for {span(agent.lease_expires_at, now)}"
+    return f"{span(now, agent.lease_expires_at)} left"
+
+
+def _facts(agent: Agent) -> list[tuple[str, str]]:
+    """The record's fields, those of its parts with a dot."""
+    facts: list[tuple[str, str]] = []
+    for name, value in to_plain(agent).items():
+        parts = {f"{name}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {name: value}
+        facts += [(path, "-" if each is None else str(each)) for path, each in parts.items()]
+    return facts
+
+
+def _liveness(parts: Parts) -> list[tuple[str, str]]:
+    return [(f"is {name.replace('_', ' ')}", value or "none") for name, value in to_plain(parts).items()]

@@ -1,0 +1,64 @@
+"""The agents chapter."""
+
+import os
+import signal
+from contextlib import suppress
+
+from holdfast.domains.agents import Agent
+from holdfast.kernel.errors import Held, status_of
+from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Stage
+
+_NAME = "tour-gpu"
+_LIVING = ("sh", "-c", "echo up; exec sleep 600")
+
+
+def agents_chapter(stage: Stage) -> None:
+    """An agent that runs past its lease, a second one that is refused, and a kill."""
+    stage.say(f"`holdfast agents run {_NAME}` runs a program as an agent, with a lease of one second")
+    runner = stage.start("agents", "run", _NAME, "--lease", "1", "--", *_LIVING)
+    try:
+        stage.holds(stage.line(runner) == "up", "it is published before its program begins")
+        first = stage.hf.agents.resolve(_NAME).unwrap()
+        _outlive(stage, first)
+        _refused(stage)
+        _killed(stage, first, runner.pid)
+    finally:
+        runner.kill()
+        runner.communicate()
+
+
+def _outlive(stage: Stage, first: Agent) -> None:
+    for batch in stage.hf.log.follow(timeout_s=PATIENCE_S):
+        if any(entry.kind == "agent.refreshed" for entry in batch.entries) and stage.hf.store.now() > first.lease_expires_at:
+            break
+    live = stage.hf.agents.resolve_live_agent_record(f"HOLDFAST-{_NAME}")
+    stage.holds(live is not None and live.token == first.token, "it is still resolved after its first lease is over")
+
+
+def _refused(stage: Stage) -> None:
+    status, _ = stage.outcome(stage.start("agents", "run", _NAME, "--", "true"))
+    stage.holds(status == status_of(Held("")).exit, "a second one of that name is refused, as the first one lives")
+
+
+def _killed(stage: Stage, first: Agent, runner: int) -> None:
+    if first.holder is None:
+        raise BrokenStep("the agent's process is known")
+    stage.say("the agent and its runner are killed with -9")
+    watched = os.pidfd_open(first.holder.pid)
+    for pid in (runner, first.holder.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _until_readable(watched)
+    status, printed = stage.outcome(stage.start("agents", "run", _NAME, "--lease", "600", "--", "echo", "successor"))
+    stage.holds((status, printed) == (0, "successor"), "the next one takes over at once: its process is dead, that is proved")
+    gone = stage.hf.agents.resolve(_NAME).reason
+    stage.holds(gone is not None and gone.value == "missing", "and when it ends, it leaves nothing behind")
+
+
+def _until_readable(fd: int) -> None:
+    import select
+
+    try:
+        select.select([fd], [], [], PATIENCE_S)
+    finally:
+        os.close(fd)

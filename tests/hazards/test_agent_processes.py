@@ -1,0 +1,205 @@
+"""Agents by real processes that race, are killed or stopped: of one id, one generation at a time, and the loser is told."""
+
+import multiprocessing
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.domains.agents import Agent
+from holdfast.domains.agents.names import id_of
+from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
+from holdfast.kernel.store import Entry
+from holdfast.testing import faults
+from tests.surfaces.agent_bench import agent_bench
+from tests.surfaces.locking import end
+
+PROCESSES = 16
+GPU = id_of("HOLDFAST-gpu")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/store.sqlite"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    with holdfast.connect(url) as connected:
+        yield connected
+
+
+def publish(hf: Holdfast, name: str = "gpu", **more: Any) -> Agent:
+    facts: dict[str, Any] = {"backend": "command", "tool": "t", "manifest_path": "/m.json", **more}
+    return hf.agents.publish(name, **facts)
+
+
+def entries(hf: Holdfast) -> list[Entry]:
+    return [entry for batch in hf.log.since() for entry in batch.entries]
+
+
+def _race(url: str, barrier: Barrier, outcomes: Any) -> None:
+    with holdfast.connect(url) as hf:
+        generation_id = str(uuid.uuid4())
+        hf.agents.resolve("gpu")
+        barrier.wait(60)
+        try:
+            publish(hf, generation_id=generation_id)
+            outcomes.put((generation_id, "won", None))
+        except HoldfastError as error:
+            outcomes.put((generation_id, error.code, error.fields.get("generation_id")))
+
+
+def race(url: str) -> list[tuple[str, str, str | None]]:
+    """What became of so many processes that publish one id at once."""
+    context = multiprocessing.get_context("fork")
+    barrier, outcomes = context.Barrier(PROCESSES), context.Queue()
+    workers = [context.Process(target=_race, args=(url, barrier, outcomes)) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    found = [outcomes.get(timeout=90) for _ in workers]
+    for worker in workers:
+        worker.join(60)
+    return found
+
+
+@pytest.mark.slow
+def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str) -> None:
+    first = publish(hf, lease_s=0.001)
+    while hf.agents.resolve("gpu").record is not None:
+        continue
+    # All of them find it stale, and all may take it over.
+    found = race(url)
+    [winner] = [generation for generation, outcome, _ in found if outcome == "won"]
+    assert hf.agents.resolve("gpu").unwrap().generation_id == winner
+    losers = [(outcome, blocking) for generation, outcome, blocking in found if generation != winner]
+    assert losers == [("held", winner)] * (PROCESSES - 1)
+    with pytest.raises(LeaseLost) as caught:
+        hf.agents.refresh(GPU, first.generation_id)
+    assert caught.value.fields["current"] == winner
+    assert [entry.kind for entry in entries(hf)] == ["agent.published", "agent.taken_over", "agent.published"]
+
+
+def test_a_killed_publisher_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, url: str) -> None:
+    sleeper = os.fork()
+    if not sleeper:
+        signal.pause()
+        os._exit(1)
+    publish(hf, holder=hf.processes.of(sleeper))
+    with pytest.raises(Held):
+        publish(hf)
+    os.kill(sleeper, signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper, os.WSTOPPED)
+    with pytest.raises(Held):
+        publish(hf)
+    os.kill(sleeper, signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper, os.WEXITED | os.WNOWAIT)
+    publish(hf)
+    os.waitpid(sleeper, 0)
+
+
+def _change(hf: Holdfast, verb: str, agent: Agent) -> None:
+    if verb == "publish":
+        publish(hf, agent.agent_name, agent_id=agent.agent_id, take_over=True, generation_id="g-2")
+    elif verb == "refresh":
+        hf.agents.refresh(agent.agent_id, agent.generation_id, lease_s=10**6)
+    elif verb == "remove":
+        hf.agents.remove(agent.agent_id, agent.generation_id)
+    else:
+        hf.agents.cleanup(grace_s=0, tmux_check=False)
+
+
+TOLD = {
+    "publish": ["agent.taken_over", "agent.published"],
+    "refresh": ["agent.refreshed"],
+    "remove": ["agent.removed"],
+    "cleanup": ["agent.cleaned"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", list(TOLD))
+def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(tmp_path: Path, verb: str) -> None:
+    lease_s = 0.001 if verb == "cleanup" else 600
+    url = f"sqlite:{tmp_path}/store.sqlite"
+    with holdfast.connect(url) as hf:
+        points = faults.recorded(lambda: _change(hf, verb, publish(hf, "first", lease_s=lease_s)))
+    happened = set()
+    for at in range(len(points)):
+        with holdfast.connect(url) as hf:
+            agent = publish(hf, f"run-{at}", generation_id="g-1", lease_s=lease_s)
+            while verb == "cleanup" and hf.agents.resolve(agent.agent_id).record is not None:
+                continue
+        pid = os.fork()
+        if not pid:
+            try:
+                with holdfast.connect(url) as mine, faults.armed(at=at, action=faults.kill):
+                    _change(mine, verb, agent)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        with holdfast.connect(url) as hf:
+            told = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
+            assert told in ([], TOLD[verb])
+            happened.add(bool(told))
+            after = {one.agent_id: one for one in hf.agents.list_agents()}.get(agent.agent_id)
+            if not told:
+                assert after == agent
+            elif verb in ("remove", "cleanup"):
+                assert after is None
+            else:
+                assert after is not None and after != agent
+                assert after.generation_id == ("g-2" if verb == "publish" else "g-1")
+    assert happened == {False, True}
+
+
+@pytest.mark.slow
+def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path) -> None:
+    with agent_bench(tmp_path) as bench:
+        process, pid = bench.hold("gpu", "--lease", "0.6")
+        first = bench.hf.agents.resolve("gpu").unwrap()
+        # Just after a refresh, so that it does not stand still inside the gate.
+        bench.told("agent.refreshed", GPU)
+        for one in (process.pid, pid):
+            os.kill(one, signal.SIGSTOP)
+        while bench.hf.agents.resolve("gpu").record is not None:
+            continue
+        # Its process lives, but its lease is over and another may come.
+        second = publish(bench.hf)
+        for one in (pid, process.pid):
+            os.kill(one, signal.SIGCONT)
+        status, _, err = end(process)
+        assert status == 4 and "another generation's by now" in err
+        assert bench.hf.agents.get(GPU) == second
+        last = entries(bench.hf)[-1]
+        assert (last.kind, last.data["generation_id"]) == ("agent.published", second.generation_id), (
+            "its late refresh is not told"
+        )
+        with pytest.raises(LeaseLost):
+            bench.hf.agents.refresh(GPU, first.generation_id)
+
+
+@pytest.mark.slow
+def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(tmp_path: Path) -> None:
+    """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator says so: never a guess."""
+    with agent_bench(tmp_path) as bench:
+        first = bench.start_agent("gpu")
+        assert first.holder is not None
+        for pid in (bench.tmux.pane_pid("HOLDFAST-gpu"), first.holder.pid):
+            os.kill(pid, signal.SIGKILL)
+        while bench.tmux.sessions():
+            continue
+        bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sleep 600")
+        ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")
+        assert ran.status == 4 and "not proved to be gone" in ran.err
+        bench.start_agent("gpu", "--tmux-session", "other", "--take-over")
+        assert bench.told("agent.taken_over", first.agent_id).data["why"] == "operator"

@@ -1,0 +1,86 @@
+"""`holdfast agents` for tests, on a store and a tmux of its own: each step waits for what the step before it made happen."""
+
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.app import Holdfast, connect
+from holdfast.domains.agents import Agent
+from holdfast.kernel.store import Entry
+from tests.surfaces.command import CommandLine
+from tests.surfaces.locking import HOLDING, PATIENCE_S, line
+from tests.surfaces.tmux_server import TmuxServer, tmux_server
+
+Process = subprocess.Popen[str]
+
+
+class AgentBench(CommandLine):
+    """`holdfast`, a look into its store, and the tmux that it uses."""
+
+    def __init__(self, folder: Path, hf: Holdfast, url: str, tmux: TmuxServer) -> None:
+        super().__init__(folder, HOLDFAST_STORE=url, XDG_STATE_HOME=str(folder / "state"), **tmux.environment)
+        self.hf = hf
+        self.tmux = tmux
+        self._started: list[Process] = []
+
+    def run(self, *words: str) -> Process:
+        """Start `holdfast agents run WORDS`; its input is ours to end."""
+        process = self.start("agents", "run", *words, stdin=subprocess.PIPE)
+        self._started.append(process)
+        return process
+
+    def hold(self, name: str, *words: str) -> tuple[Process, int]:
+        """Run an agent that lives until its input ends, and wait until it does; return it and the command's process id."""
+        process = self.run(name, *words, "--", *HOLDING)
+        return process, int(line(process))
+
+    def start_agent(self, name: str, *words: str, command: tuple[str, ...] = ("sleep", "600")) -> Agent:
+        """Start an agent in tmux, and return its record."""
+        ran = self("agents", "start", name, *words, "--", *command)
+        assert ran.status == 0, ran.err
+        return self.hf.agents.resolve(name).unwrap()
+
+    def told(self, kind: str, agent_id: str, times: int = 1) -> Entry:
+        """Wait until the journal tells of something so many times; return the last of them."""
+        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
+            for entry in batch.entries:
+                if (entry.kind, entry.subject) == (kind, agent_id):
+                    times -= 1
+                    if not times:
+                        return entry
+        raise AssertionError(f"{kind} of {agent_id} is not told")
+
+    def own_folders(self) -> list[Path]:
+        """What agents have left in the state folder."""
+        return sorted((self.folder / "state").rglob("manifest.json"))
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def agent_bench(folder: Path, url: str | None = None) -> Iterator[AgentBench]:
+    url = url or f"sqlite:{folder}/store.sqlite"
+    with tmux_server() as tmux, connect(url) as hf:
+        made = AgentBench(folder, hf, url, tmux)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def ended(pid: int) -> None:
+    """Wait until a process has ended, or is one that nobody has waited for."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([pidfd], [], [], PATIENCE_S)[0], f"process {pid} lives on"
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,260 @@
+"""`holdfast agents run` and `start`: real commands, a real tmux, real kills. An agent is resolvable as long as it runs."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.domains.agents import manifest as manifests
+from holdfast.kernel.errors import NotFound
+from holdfast.kernel.holder import Liveness
+from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
+from tests.surfaces.locking import end, line, remark, trapping
+
+pytestmark = pytest.mark.slow
+
+SHORT_S = "1.5"
+"""A lease that is renewed every half second."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[AgentBench]:
+    with agent_bench(tmp_path) as made:
+        yield made
+
+
+def gone(bench: AgentBench, agent_id: str) -> bool:
+    try:
+        bench.hf.agents.get(agent_id)
+    except NotFound:
+        return True
+    return False
+
+
+# --- run ---
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -KILL $$"], 137), (["nosuch"], 127), ([__file__], 126)],
+)
+def test_the_exit_status_is_the_commands_and_nothing_is_left(bench: AgentBench, command: list[str], status: int) -> None:
+    ran = bench("agents", "run", "gpu", "--", *command)
+    assert ran.status == status
+    assert bench.hf.agents.list_agents() == []
+    assert bench.own_folders() == []
+    if status > 125 and status < 128:
+        assert ran.err.endswith("the agent was removed\n")
+
+
+def test_the_command_is_the_holder_and_knows_who_it_is(bench: AgentBench) -> None:
+    process, pid = bench.hold("gpu", "--tool", "cat", "--json")
+    told = json.loads(remark(process))
+    agent = bench.hf.agents.resolve("gpu").unwrap()
+    assert told["generation_id"] == agent.generation_id
+    assert agent.holder is not None and agent.holder.pid == pid
+    assert (agent.identity.backend, agent.identity.tool, agent.terminal) == ("command", "cat", None)
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    said = dict(entry.split("=", 1) for entry in environment if entry.startswith("HOLDFAST_AGENT_"))
+    assert said == {
+        "HOLDFAST_AGENT_ID": agent.agent_id,
+        "HOLDFAST_AGENT_NAME": "HOLDFAST-gpu",
+        "HOLDFAST_AGENT_GENERATION": agent.generation_id,
+        "HOLDFAST_AGENT_TOKEN": str(agent.token),
+        "HOLDFAST_AGENT_MANIFEST": agent.runtime.manifest_path,
+    }
+    manifest = manifests.from_json(Path(agent.runtime.manifest_path).read_bytes())
+    assert (manifest.agent_id, manifest.generation_id, manifest.backend) == (agent.agent_id, agent.generation_id, "command")
+    assert manifest.working_directory == str(bench.folder)
+    assert end(process)[0] == 0
+    assert gone(bench, agent.agent_id) and bench.own_folders() == []
+
+
+def test_an_agent_stays_resolvable_past_its_lease_and_is_gone_after_it(bench: AgentBench) -> None:
+    process, _ = bench.hold("gpu", "--lease", SHORT_S)
+    first = bench.hf.agents.resolve("gpu").unwrap()
+    bench.told("agent.refreshed", first.agent_id, times=4)
+    now = bench.hf.agents.resolve("gpu").unwrap()
+    assert bench.hf.store.now() > first.lease_expires_at
+    assert (now.generation_id, now.token) == (first.generation_id, first.token)
+    assert end(process)[0] == 0
+    assert gone(bench, first.agent_id)
+
+
+def test_a_second_run_of_a_name_is_refused_and_its_command_never_begins(bench: AgentBench) -> None:
+    process, _ = bench.hold("gpu")
+    ran = bench("agents", "run", "HOLDFAST-gpu", "--", "touch", "begun")
+    assert ran.status == 4 and "--take-over" in ran.err
+    assert not (bench.folder / "begun").exists()
+    assert len(bench.own_folders()) == 1
+    assert end(process)[0] == 0
+
+
+def test_whoever_is_taken_over_is_told_and_ended(bench: AgentBench) -> None:
+    first = bench.run("gpu", "--", *trapping("SIGTERM"))
+    assert line(first) == "up"
+    second, _ = bench.hold("gpu", "--take-over")
+    assert line(first) == "got"
+    status, _, err = end(first)
+    assert status == 4 and "another generation's by now" in err
+    # It took nothing of its successor's with it.
+    assert bench.hf.agents.resolve("gpu").record is not None
+    assert end(second)[0] == 0
+
+
+def test_on_lost_ignore_lets_it_go_on(bench: AgentBench) -> None:
+    first, pid = bench.hold("gpu", "--on-lost", "ignore")
+    second, _ = bench.hold("gpu", "--take-over")
+    assert "another generation's by now" in remark(first)
+    os.kill(pid, 0)
+    assert end(first)[0] == 4
+    assert end(second)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_signals_are_the_commands(bench: AgentBench, name: str) -> None:
+    process = bench.run("gpu", "--", *trapping(name))
+    assert line(process) == "up"
+    process.send_signal(getattr(signal, name))
+    assert line(process) == "got"
+    assert end(process)[0] == 42
+    assert bench.hf.agents.list_agents() == []
+
+
+def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> None:
+    process, pid = bench.hold("gpu")
+    agent = bench.hf.agents.resolve("gpu").unwrap()
+    process.kill()
+    # The command lives on without its keeper, and so does its claim.
+    ran = bench("agents", "run", "gpu", "--", "true")
+    assert ran.status == 4 and f"process {pid}" in ran.err
+    assert bench.hf.agents.liveness(agent).process is Liveness.ALIVE
+    os.kill(pid, signal.SIGKILL)
+    ended(pid)
+    assert bench("agents", "run", "gpu", "--", "true").status == 0
+    assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+
+
+def test_a_session_root_of_the_users_own_stays(bench: AgentBench) -> None:
+    assert bench("agents", "run", "gpu", "--session-root", "roots/gpu", "--", "true").status == 0
+    manifest = manifests.from_json((bench.folder / "roots" / "gpu" / "manifest.json").read_bytes())
+    assert manifest.agent_name == "HOLDFAST-gpu"
+    (bench.folder / "file").write_text("")
+    ran = bench("agents", "run", "gpu", "--session-root", "file/x", "--", "true")
+    assert ran.status == 6 and "--session-root" in ran.err
+    assert bench.hf.agents.list_agents() == []
+
+
+# --- start ---
+
+
+def test_an_agent_in_tmux_may_be_controlled(bench: AgentBench) -> None:
+    ran = bench("agents", "start", "gpu", "--json", "--", "sleep", "600")
+    assert ran.status == 0, ran.err
+    told = json.loads(ran.out)
+    agent = bench.hf.agents.resolve("gpu").unwrap()
+    assert (told["token"], told["generation_id"]) == (agent.token, agent.generation_id)
+    assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
+    target = bench.hf.agents.control_target("gpu")
+    assert (target.session_name, target.manifest.backend) == ("HOLDFAST-gpu", "local_interactive")
+    assert target.manifest.working_directory == str(bench.folder)
+    assert agent.holder is not None
+    assert Path(f"/proc/{agent.holder.pid}/comm").read_text().strip() == "sleep"
+    parts = json.loads(bench("agents", "get", "gpu", "--json").out)["liveness"]
+    assert parts == {"lease": "alive", "process": "alive", "tmux_session": "alive", "gateway": None}
+
+
+def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(bench: AgentBench) -> None:
+    first = bench.start_agent("gpu", "--lease", SHORT_S)
+    bench.told("agent.refreshed", first.agent_id, times=4)
+    assert bench.hf.store.now() > first.lease_expires_at
+    assert bench.hf.agents.resolve("gpu").unwrap().token == first.token
+    assert first.holder is not None
+    bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
+    ended(first.holder.pid)
+    bench.told("agent.removed", first.agent_id)
+    assert gone(bench, first.agent_id)
+
+
+def test_an_agent_in_tmux_is_gone_when_its_command_ends(bench: AgentBench) -> None:
+    fifo = bench.folder / "end"
+    os.mkfifo(fifo)
+    agent = bench.start_agent("gpu", command=("cat", str(fifo)))
+    fifo.write_text("")
+    bench.told("agent.removed", agent.agent_id)
+    assert gone(bench, agent.agent_id)
+
+
+def test_killed_with_its_tmux_session_gone_it_is_succeeded_at_once(bench: AgentBench) -> None:
+    first = bench.start_agent("gpu")
+    assert first.holder is not None
+    pane = bench.tmux.pane_pid("HOLDFAST-gpu")
+    for pid in (pane, first.holder.pid):
+        os.kill(pid, signal.SIGKILL)
+    ended(first.holder.pid)
+    ended(pane)
+    # The pane's end is tmux's to notice, and its session's end follows; ask until it has.
+    while bench.tmux.sessions():
+        continue
+    assert not gone(bench, first.agent_id)
+    second = bench.start_agent("gpu")
+    assert second.generation_id != first.generation_id and second.token > first.token
+    assert bench.told("agent.taken_over", first.agent_id).data["why"] == "gone"
+
+
+def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: AgentBench) -> None:
+    first = bench.start_agent("gpu", command=("sh", "-c", "echo up; exec cat"))
+    assert first.holder is not None
+    bench.tmux("new-window", "-d", "-t", "=HOLDFAST-gpu:", "sleep 600")
+    pane = int(bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").stdout.split()[0])
+    for pid in (pane, first.holder.pid):
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)
+    assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
+    ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "true")
+    assert ran.status == 4 and "not proved to be gone" in ran.err
+    assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
+    bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
+    bench.start_agent("gpu", "--tmux-session", "other")
+
+
+def test_a_second_start_is_refused_and_leaves_nothing(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu")
+    ran = bench("agents", "start", "gpu", "--", "sleep", "600")
+    assert ran.status == 4 and "tmux session HOLDFAST-gpu already" in ran.err
+    ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")
+    assert ran.status == 4 and agent.generation_id in ran.err
+    assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
+    assert len(bench.own_folders()) == 1
+    assert bench.hf.agents.list_agents() == [agent]
+
+
+def test_what_tmux_cannot_start_leaves_nothing(bench: AgentBench) -> None:
+    ran = bench("agents", "start", "gpu", "--tmux-session", "a.b", "--", "true")
+    assert ran.status == 2 and "tmux session" in ran.err
+    fake = bench.folder / "bin" / "tmux"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'it will not' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    bench.environment["PATH"] = f"{fake.parent}:{bench.environment['PATH']}"
+    ran = bench("agents", "start", "gpu", "--", "true")
+    assert ran.status == 6 and "it will not" in ran.err
+    assert bench.hf.agents.list_agents() == [] and bench.own_folders() == []
+    assert bench("agents", "start", "gpu", "--store", "memory:", "--", "true").status == 2
+
+
+def test_run_inside_tmux_knows_its_tmux_session(bench: AgentBench) -> None:
+    from tests.surfaces.command import ENTRY
+
+    fifo = bench.folder / "up"
+    os.mkfifo(fifo)
+    inner = " ".join([*ENTRY, "agents", "run", "gpu", "--", "sh", "-c", f"'echo up > {fifo}; exec sleep 600'"])
+    words = [word for name in ("HOLDFAST_STORE", "XDG_STATE_HOME") for word in ("-e", f"{name}={bench.environment[name]}")]
+    bench.tmux("new-session", "-d", "-s", "mine", "-c", str(bench.folder), *words, inner)
+    assert fifo.read_text() == "up\n"
+    agent = bench.hf.agents.resolve("gpu").unwrap()
+    assert (agent.session_name, agent.identity.backend) == ("mine", "local_interactive")
+    assert bench.hf.agents.control_target("gpu").session_name == "mine"

@@ -1,0 +1,161 @@
+"""A registry of agents on any store, on a clock, a machine and a tmux that do what a test tells them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.manifests import ManifestFiles
+from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
+from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
+from holdfast.domains.agents.outside import Outside
+from holdfast.domains.agents.record import AGENTS
+from holdfast.kernel.debris import Debris
+from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.settings import AgentSettings
+from holdfast.kernel.store import Entry, Store
+from holdfast.primitives.journal import Journal
+from holdfast.testing.clock import ManualClock
+from tests.stores.harnesses import MemoryHarness, SqliteHarness
+from tests.unit.test_holds import Clocked
+from tests.unit.test_locks import Machine, Seat
+
+LEASE_S = AgentSettings().lease_s
+GATEWAY = Gateway(host="127.0.0.1", port=8123, state_path="/state.json", protocol_version="v1")
+_namespaces = count(1)
+
+
+def _postgres(_: Path, request: pytest.FixtureRequest) -> Any:
+    # Here, so that the other stores' tests need no driver.
+    from tests.stores.harnesses_postgres import PostgresHarness
+
+    return PostgresHarness(request.getfixturevalue("agent_database"))
+
+
+HARNESSES: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
+    "memory": lambda *_: MemoryHarness(),
+    "sqlite": lambda folder, _: SqliteHarness(folder),
+    "postgres": _postgres,
+}
+"""How each store is opened and damaged."""
+
+STORES = [pytest.param(kind, marks=pytest.mark.slow) if kind == "postgres" else kind for kind in HARNESSES]
+
+
+@pytest.fixture(scope="module")
+def agent_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One database for the tests of a module, each of which has a namespace of its own."""
+    server = request.getfixturevalue("postgres_server")
+    url = server.database()
+    yield url
+    server.drop(url)
+
+
+class FakeTmux:
+    """The tmux sessions that a test says there are; None: tmux cannot be asked."""
+
+    def __init__(self) -> None:
+        self.sessions: set[str] | None = set()
+        self.asked = 0
+
+    def liveness(self, session_name: str) -> Liveness:
+        self.asked += 1
+        if self.sessions is None:
+            return Liveness.UNKNOWN
+        return Liveness.ALIVE if session_name in self.sessions else Liveness.DEAD
+
+
+class FakeGateways:
+    """Gateways that answer as a test says."""
+
+    def __init__(self) -> None:
+        self.verdict = Liveness.ALIVE
+
+    def liveness(self, gateway: Gateway) -> Liveness:
+        return self.verdict
+
+
+class World:
+    """One store, and the registry as processes of one machine see it."""
+
+    def __init__(self, store: Store, clock: ManualClock, folder: Path, damage: Callable[[str, str, bytes], None]) -> None:
+        self.clock = clock
+        self.folder = folder
+        self.store = Clocked(store, clock)
+        self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
+        self.machine = Machine()
+        self.seat = self.machine.begin(1)
+        self.tmux = FakeTmux()
+        self.gateways = FakeGateways()
+        self._damage = damage
+        self.agents = self.registry()
+
+    def registry(
+        self, settings: AgentSettings | None = None, *, seat: Seat | None = None, debris: Debris | None = None
+    ) -> Agents:
+        """The registry by other settings, or as seen from another process."""
+        outside = Outside(seat or self.seat, self.tmux, ManifestFiles(), self.gateways)
+        return Agents(self.store, self.journal, outside, settings, debris=debris)  # type: ignore[arg-type]
+
+    def publish(self, name: str = "gpu", agents: Agents | None = None, **more: Any) -> Agent:
+        """Publish an agent that is fine, but for what the test says."""
+        facts: dict[str, Any] = {
+            "backend": "claude_headless",
+            "tool": "claude",
+            "manifest_path": str(self.folder / "manifest.json"),
+            "session_name": "s-1",
+            **more,
+        }
+        return (agents or self.agents).publish(name, **facts)
+
+    def manifest(self, agent: Agent, **more: Any) -> None:
+        """Write the manifest that agrees with a record, but for what the test says."""
+        facts: dict[str, Any] = {
+            "agent_id": agent.agent_id,
+            "agent_name": agent.agent_name,
+            "generation_id": agent.generation_id,
+            "backend": agent.identity.backend,
+            "tool": agent.identity.tool,
+            "working_directory": "/",
+            "adapter": TmuxAdapter(),
+            "tmux": TmuxHandle(session_name=agent.session_name or ""),
+            **more,
+        }
+        ManifestFiles().write(agent.runtime.manifest_path, as_json(Manifest(**facts)))
+
+    def process(self, pid: int) -> Holder:
+        """A process that lives on the machine."""
+        return self.machine.begin(pid).current()
+
+    def damage(self, agent_id: str, data: bytes) -> None:
+        """Overwrite what is stored under an id."""
+        self._damage("agents", agent_id, data)
+
+    def put(self, agent: Agent) -> None:
+        """Store a record as another program would have written it, without asking."""
+        self.store.transact(lambda tx: tx.put(AGENTS, agent.agent_id, agent), scope=[AGENTS])
+
+    def told(self) -> list[Entry]:
+        """The journal so far."""
+        return [entry for batch in self.journal.since() for entry in batch.entries]
+
+    def kinds(self) -> list[str]:
+        """What the journal tells of, in a word each."""
+        return [entry.kind for entry in self.told()]
+
+    def close(self) -> None:
+        self.machine.close()
+        self.store.close()
+
+
+@contextmanager
+def world_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    harness = HARNESSES[kind](folder, request)
+    made = World(harness.open(namespace=f"a{next(_namespaces)}"), harness.clock, folder, harness.damage)
+    try:
+        yield made
+    finally:
+        made.close()
