@@ -12,15 +12,17 @@ Names are loaded when they are first used, so that importing the package costs n
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from holdfast.adapters.durable_write import atomic_durable_write
     from holdfast.app import Holdfast, connect
     from holdfast.kernel import errors
     from holdfast.kernel.errors import HoldfastError
 
 __version__ = "0.1.0"
-__all__ = ["Holdfast", "HoldfastError", "__version__", "connect", "errors"]
+__all__ = ["Holdfast", "HoldfastError", "__version__", "atomic_durable_write", "connect", "errors"]
 
 _HOMES = {
     "Holdfast": "holdfast.app",
+    "atomic_durable_write": "holdfast.adapters.durable_write",
     "connect": "holdfast.app",
     "HoldfastError": "holdfast.kernel.errors",
     "errors": "holdfast.kernel",

@@ -21,6 +21,8 @@ from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
+    from holdfast.domains.workflows import Workflows
+    from holdfast.domains.workflows.swap_lock import SwapLock
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
     from holdfast.stores.sqlite.store import SqliteStore
@@ -65,6 +67,21 @@ class Holdfast:
         from holdfast.primitives.holds import Holds
 
         return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
+
+    @cached_property
+    def workflows(self) -> "Workflows":
+        """Workflows and model swaps."""
+        from holdfast.adapters.signal_files import SignalFiles
+        from holdfast.domains.workflows import Workflows
+
+        return Workflows(
+            self.store,
+            self.log,
+            self.processes,
+            swap_lock=swap_lock_of(self.store),
+            signals=SignalFiles(signal_folder_of(self.store)),
+            label=self.settings.actor or "",
+        )
 
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
@@ -164,12 +181,40 @@ class Upkeep:
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
     from holdfast.domains.jobs.record import JOBS
+    from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
+    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN, *workflows]
+
+
+def swap_lock_of(store: Store) -> "SwapLock":
+    """The lock of a store's swaps, which dies with its process: a flock beside a file, a session of a database, or a lock among
+    the threads that share a memory."""
+    if store.kind == "postgres":
+        from holdfast.stores.postgres.store import PostgresStore
+
+        assert isinstance(store, PostgresStore)
+        return store.session_lock("swap")
+    path = getattr(store, "path", None)
+    if path is None:
+        from holdfast.adapters.thread_lock import ThreadLock
+
+        return ThreadLock()
+    from holdfast.adapters.flock import FlockLock
+
+    return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+
+
+def signal_folder_of(store: Store) -> Path:
+    """Where signal files lie whose owners chose no place: beside a file, else in the user's state folder."""
+    path = getattr(store, "path", None)
+    if path is not None:
+        return Path(path.with_name(f"{path.name}-signals")) / store.namespace
+    return state_folder(os.environ) / "signals" / store.namespace
 
 
 def connect(
@@ -225,12 +270,17 @@ def store_origin() -> str:
 
 
 def default_store(environment: Mapping[str, str]) -> str:
-    """The SQLite file in the user's state folder, by the platform's convention. Raises InvalidValue without a home."""
+    """The SQLite file in the user's state folder. Raises InvalidValue without a home."""
+    return f"sqlite:{state_folder(environment) / 'store.sqlite'}"
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """The user's state folder, by the platform's convention. Raises InvalidValue without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     # The convention says that a relative path there is to be ignored.
     if not os.path.isabs(state):
         state = "~/.local/state"
-    return f"sqlite:{sqlite_path(state) / 'holdfast' / 'store.sqlite'}"
+    return sqlite_path(state) / "holdfast"
 
 
 def _nearest_file() -> Path | None:
