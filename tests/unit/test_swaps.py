@@ -217,7 +217,7 @@ def test_a_refusal_disturbs_nobody(world: World) -> None:
 
 def test_a_swap_gives_up_at_its_time_limit_and_has_changed_nothing(world: World) -> None:
     world.process(2).register("train", "qwen", preemptible=True)
-    with pytest.raises(LockTimeout, match="workflow train \\(qwen, .*\\) was asked to yield") as caught:
+    with pytest.raises(LockTimeout, match=r"workflow train \(qwen, .*\) was asked to yield") as caught:
         world.workflows.swap("llama", timeout_s=0.01).__enter__()
     assert caught.value.fields["outcome"] == "none"
     assert world.current() is None and marker(world) is None
@@ -303,25 +303,27 @@ def test_what_a_dead_swapper_left_is_cleared_once_by_whoever_looks(world: World)
 
 def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complete(world: World) -> None:
     swapper = world.process(2)
+    swap = swapper.swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    with pytest.raises(LeaseLost):
+        swap.check()
+    assert world.workflows.reconcile_swap_marker() is None
     with pytest.raises(LeaseLost, match="the swap to llama has lost its lock"):
-        with swapper.swap("llama") as swap:
-            assert swap._contender is not None
-            swap._contender.close()
-            with pytest.raises(LeaseLost):
-                swap.check()
-            assert world.workflows.reconcile_swap_marker() is None
+        swap.__exit__(None, None, None)
     assert world.current() is None
     assert world.workflows.swap_log()[-1].data["why"] == "its holder does not have the swap lock"
 
 
 def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
     first, second = world.process(2), world.process(3)
+    swap = first.swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    with second.swap("qwen"):
+        pass
     with pytest.raises(LeaseLost):
-        with first.swap("llama") as swap:
-            assert swap._contender is not None
-            swap._contender.close()
-            with second.swap("qwen"):
-                pass
+        swap.__exit__(None, None, None)
     assert world.current() == "qwen"
     assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domains.workflows import Preempt, Workflow
 from holdfast.domains.workflows.record import TRANSITIONS, moved
-from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS
+from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS, topic_of
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import (
     EAgain,
@@ -21,6 +21,7 @@ from holdfast.kernel.errors import (
     LeaseLost,
     NotFound,
 )
+from holdfast.kernel.store import Tx
 from tests.unit.test_locks import PATIENCE_S, Machine
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
 
@@ -298,14 +299,26 @@ def test_running_registers_renews_tells_and_releases(world: World) -> None:
 
 
 def test_running_tells_when_it_was_swept(world: World) -> None:
+    work = world.process(2).running("train", "llama").__enter__()
+
+    def sweep(tx: Tx) -> None:
+        tx.delete(WORKFLOWS, "train")
+        tx.notify(topic_of("train"))
+
+    world.store.transact(sweep, scope=[WORKFLOWS])
+    assert work.lost.wait(PATIENCE_S)
+    with pytest.raises(LeaseLost):
+        work.should_yield()
     with pytest.raises(LeaseLost, match="it was swept"):
-        with world.process(2).running("train", "llama", ttl_s=60) as work:
-            world.store.down = False
-            world.clock.advance(61)
-            world.workflows.sweep()
-            assert work.lost.wait(PATIENCE_S)
-            with pytest.raises(LeaseLost):
-                work.should_yield()
+        work.__exit__(None, None, None)
+
+
+def test_running_loses_nothing_when_its_owner_ends_before_it_is_released(world: World) -> None:
+    owner = world.machine.begin(2).current()
+    with world.workflows.running("train", "llama", owner=owner) as work:
+        world.machine.end(2)
+        assert [workflow.name for workflow in world.process(3).sweep()] == ["train"]
+    assert not work.lost.is_set()
 
 
 def test_what_the_block_raises_comes_through(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Workflows for tests: a store, machines whose processes live and die when told to, and the workflows as each process sees them."""
+"""Workflows for tests: a store, processes that live and die when told to, and the workflows as each process sees them."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
