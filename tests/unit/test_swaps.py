@@ -308,7 +308,8 @@ def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complet
     swap._contender.close()
     with pytest.raises(LeaseLost):
         swap.check()
-    assert world.workflows.reconcile_swap_marker() is None
+    # The question was itself a change, and has cleared it.
+    assert world.workflows.reconcile_swap_marker() == (None, None)
     with pytest.raises(LeaseLost, match="the swap to llama has lost its lock"):
         swap.__exit__(None, None, None)
     assert world.current() is None
@@ -368,7 +369,8 @@ def test_a_marker_of_another_boot_or_pid_is_no_live_swap(world: World) -> None:
     world.process(2)
     contender = world.lock.contender()
     assert contender.try_take()
-    assert world.workflows.reconcile_swap_marker() is None
+    live, cleared = world.workflows.reconcile_swap_marker()
+    assert live is None and cleared is not None and cleared.token == swap.token
     contender.close()
 
 

@@ -211,6 +211,24 @@ def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_rene
     assert names(world) == []
 
 
+def test_the_release_of_what_is_over_but_not_swept_is_a_release(world: World) -> None:
+    owner = world.machine.begin(2).current()
+    token = world.workflows.register("train", "llama", owner=owner, ttl_s=5).workflow.token
+    world.machine.end(2)
+    world.clock.advance(6)
+    world.workflows.release("train", token)
+    assert world.kinds() == ["workflow.registered", "workflow.released"]
+
+
+def test_who_ends_after_being_asked_to_yield_has_yielded(world: World) -> None:
+    world.process(2).register("train", "llama", preemptible=True)
+    world.workflows.request_preempt("train")
+    world.machine.end(2)
+    world.workflows.sweep()
+    assert world.events() == ["preempt_requested", "preempt_yielded"]
+    assert world.workflows.swap_log()[-1].data["how"] == "its process ended"
+
+
 def test_renewing(world: World) -> None:
     token = world.workflows.register("train", "llama", ttl_s=10).workflow.token
     world.clock.advance(9)
@@ -352,7 +370,7 @@ def test_a_look_changes_nothing_where_there_is_nothing_to_sweep(world: World) ->
     before = world.entries()
     world.workflows.list_workflows()
     world.workflows.swap_status()
-    assert world.workflows.reconcile_swap_marker() is None
+    assert world.workflows.reconcile_swap_marker() == (None, None)
     assert world.workflows.sweep() == []
     assert world.entries() == before
     assert world.store.get(SWAP_MARKER, ONLY) is None

@@ -14,7 +14,7 @@ refusing.py  what callers are told when the state says no
 """
 
 from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
-from holdfast.domains.workflows.registry import Registered, SwapStatus, Workflows
+from holdfast.domains.workflows.registry import Reconciled, Registered, SwapStatus, Workflows
 from holdfast.domains.workflows.swap import Policy, Swap
 from holdfast.domains.workflows.swap_log import SwapEvent
 from holdfast.domains.workflows.work import Work
@@ -23,6 +23,7 @@ __all__ = [
     "CurrentRecipe",
     "Policy",
     "Preempt",
+    "Reconciled",
     "Registered",
     "Swap",
     "SwapEvent",

@@ -48,19 +48,22 @@ def current_in(tx: ReadTx) -> CurrentRecipe | None:
 class Change:
     """A transaction over the workflows, of whom all that are left live, and whose marker is a live swap's.
 
-    `cleared` and `asked` are the workflows whose signal files are to go or to come once it is committed.
+    `spare` is the token of a workflow that is there to the end of this change, since it tells of its own end. `swept` and
+    `orphan` are what was taken out for that. `cleared` and `asked` are the workflows whose signal files are to go
+    or to come once it is committed.
     """
 
-    def __init__(self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock) -> None:
+    def __init__(self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock, *, spare: int | None = None) -> None:
         self.tx = tx
         self._journal = journal
         self.cleared: list[Workflow] = []
         self.asked: list[Workflow] = []
         self.swept: list[Workflow] = []
+        self.orphan: SwapMarker | None = None
         self.workflows = {workflow.name: workflow for workflow in workflows_in(tx)}
         self.marker = marker_in(tx)
         for workflow in list(self.workflows.values()):
-            if gone(workflow, verdicts, tx.now):
+            if workflow.token != spare and gone(workflow, verdicts, tx.now):
                 self._sweep(workflow, verdicts)
         if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock):
             self._clear_orphan(self.marker, verdicts)
@@ -141,6 +144,8 @@ class Change:
 
     def _sweep(self, workflow: Workflow, verdicts: Verdicts) -> None:
         dead = verdicts.get(workflow.owner) is Liveness.DEAD
+        if dead and workflow.preempt in ASKED_STATES:
+            self.tell(swap_log.YIELDED, self._target(workflow), {**_asked_of(workflow), "how": "its process ended"})
         self._remove(workflow)
         self.swept.append(workflow)
         self.tell(
@@ -163,6 +168,7 @@ class Change:
 
     def _clear_orphan(self, marker: SwapMarker, verdicts: Verdicts) -> None:
         self._unmark(marker)
+        self.orphan = marker
         dead = verdicts.get(marker.holder) is Liveness.DEAD
         why = "its holder is dead" if dead else "its holder does not have the swap lock"
         self.tell(swap_log.ORPHANED, marker.recipe, {"who": who(marker.holder), "token": marker.token, "why": why})

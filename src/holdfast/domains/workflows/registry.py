@@ -16,7 +16,7 @@ from holdfast.domains.workflows.swap import OnWait, Policy, Swap
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.swap_log import Mirror, NoMirror, SwapEvent, event_of
 from holdfast.domains.workflows.watch import Watch
-from holdfast.domains.workflows.work import OnPreempt, Work
+from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
 from holdfast.kernel.errors import EAgain, InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
@@ -38,6 +38,13 @@ class SwapStatus(NamedTuple):
     current: CurrentRecipe | None
     marker: SwapMarker | None
     workflows: list[Workflow]
+
+
+class Reconciled(NamedTuple):
+    """The marker of a live swap, and the one that nobody stood behind."""
+
+    live: SwapMarker | None
+    cleared: SwapMarker | None
 
 
 class _Terms(NamedTuple):
@@ -85,12 +92,14 @@ class Workflows:
         preemptible: bool = False,
         preempt_signal_path: str | None = None,
         wait_s: float = 0,
+        on_wait: OnWait | None = None,
     ) -> Registered:
         """Register work that needs a recipe, and say whether that is yet to be loaded.
 
         The owner's own workflow of that name is renewed, on the new terms, with its old token and signal path. Sweeps first.
-        `wait_s` is how long to wait for the end of a swap that is in the way. Raises EAgain when a live swap loads another
-        recipe, Held when another live owner has the name, InvalidName and InvalidValue before anything is stored.
+        `wait_s` is how long to wait for the end of a swap that is in the way, of which `on_wait` is told. Raises EAgain when a
+        live swap loads another recipe, Held when another live owner has the name, InvalidName and InvalidValue before anything
+        is stored.
         """
         terms = self._terms(name, recipe, owner, ttl_s, preemptible, preempt_signal_path)
         deadline_s = time.monotonic() + _seconds(wait_s, "wait_s")
@@ -104,7 +113,7 @@ class Workflows:
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:
                         raise
-                self._sleep(ears.wait, left_s)
+                self._sleep(ears.wait, left_s, on_wait)
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
         """Extend a workflow from now, on the store's clock, maybe by another time to live. It never ends earlier by that.
@@ -137,7 +146,7 @@ class Workflows:
             change.leave(workflow)
             return workflow
 
-        return self._room.change(body)
+        return self._room.change(body, spare=token)
 
     def get(self, name: str) -> Workflow:
         """A workflow that lives. Raises NotFound."""
@@ -198,7 +207,7 @@ class Workflows:
             change.settle(workflow)
             return change.workflows[name]
 
-        return self._room.change(body)
+        return self._room.change(body, spare=token)
 
     def running(
         self,
@@ -210,10 +219,13 @@ class Workflows:
         preemptible: bool = False,
         preempt_signal_path: str | None = None,
         wait_s: float = 0,
+        on_wait: OnWait | None = None,
         on_preempt: OnPreempt | None = None,
+        on_lost: OnLost | None = None,
     ) -> Work:
         """A workflow for the time of a `with` block: registered at its beginning, renewed in the background at a third of its
-        time to live, released at its end. Raises what `register` raises; LeaseLost at the end if it was swept meanwhile."""
+        time to live, released at its end. `on_preempt` and `on_lost` are called in a thread of its own. Raises what `register`
+        raises; LeaseLost at the end if it was swept meanwhile."""
 
         def register() -> Registered:
             return self.register(
@@ -224,9 +236,10 @@ class Workflows:
                 preemptible=preemptible,
                 preempt_signal_path=preempt_signal_path,
                 wait_s=wait_s,
+                on_wait=on_wait,
             )
 
-        return Work(self, self._room, register, on_preempt)
+        return Work(self, self._room, register, on_preempt, on_lost)
 
     # --- swaps ---
 
@@ -255,11 +268,11 @@ class Workflows:
         me = self._room.processes.current(self._label)
         return Swap(self._room, recipe, me, grace_s=grace_s, timeout_s=timeout_s, policy=_policy(policy), on_wait=on_wait)
 
-    def reconcile_swap_marker(self) -> SwapMarker | None:
-        """Clear the marker of a swap that nobody stands behind, and return that of a live one."""
+    def reconcile_swap_marker(self) -> Reconciled:
+        """Clear the marker of a swap that nobody stands behind; say what was cleared, or which swap lives."""
         if self._room.look().marker is None:
-            return None
-        return self._room.change(lambda change: change.marker)
+            return Reconciled(None, None)
+        return self._room.change(lambda change: Reconciled(change.marker, change.orphan))
 
     def swap_status(self) -> SwapStatus:
         """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles the marker."""
@@ -327,9 +340,11 @@ class Workflows:
             change.enter(workflow)
         return workflow
 
-    def _sleep(self, wait: Any, left_s: float) -> None:
+    def _sleep(self, wait: Any, left_s: float, on_wait: OnWait | None) -> None:
         """Until something changes, or the swap that is in the way dies."""
         sight: Sight = self._room.look()
+        if sight.marker is not None and on_wait is not None:
+            on_wait([sight.marker])
         with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
             wait(left_s, also=watch.fds)
 

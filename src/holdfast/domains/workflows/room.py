@@ -15,7 +15,6 @@ from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.swap_log import Mirror
 from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -71,24 +70,24 @@ class Room:
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
         return Sight(workflows, marker, current, now, self.verdicts_on(holders))
 
-    def change(self, body: Callable[[Change], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+    def change(self, body: Callable[[Change], T], *, spare: int | None = None) -> T:
         """Sweep, reconcile, and then do what the body does, in one transaction; and after it see to the signal files.
 
         What the body raises of Refused and Lost comes through, and what was swept before it stays swept: so a body decides
-        before it changes anything.
+        before it changes anything. The workflow with the token `spare` is not swept.
         """
         verdicts = self.look().verdicts
         begun: list[Change] = []
 
         def whole(tx: Tx) -> T | HoldfastError:
-            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock)]
+            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, spare=spare)]
             try:
                 return body(begun[0])
             except (Refused, Lost) as error:
                 return error
 
         with self._guard():
-            result = self.store.transact(whole, scope=SCOPE, timeout_s=timeout_s)
+            result = self.store.transact(whole, scope=SCOPE)
         self._after(begun[0])
         if isinstance(result, HoldfastError):
             raise result

@@ -16,8 +16,10 @@ from holdfast.kernel.holder import Liveness
 if TYPE_CHECKING:
     from holdfast.domains.workflows.registry import Registered, Workflows
 
-OnPreempt = Callable[[], None]
-"""Called in a thread of its own each time that the work is asked to yield."""
+OnPreempt = Callable[[], object]
+"""Called each time that the work is asked to yield; and again a moment later, if it returns False."""
+OnLost = Callable[[], object]
+"""Called when the workflow was swept though its owner lives."""
 
 _STORE_LOST_S = 1.0
 _CLOSING_S = 5.0
@@ -27,12 +29,19 @@ class Work:
     """A workflow for the time of a `with` block; see `Workflows.running`."""
 
     def __init__(
-        self, workflows: "Workflows", room: Room, register: "Callable[[], Registered]", on_preempt: OnPreempt | None
+        self,
+        workflows: "Workflows",
+        room: Room,
+        register: "Callable[[], Registered]",
+        on_preempt: OnPreempt | None,
+        on_lost: OnLost | None,
     ) -> None:
         self._workflows = workflows
         self._room = room
         self._register = register
         self._on_preempt = on_preempt
+        self._on_lost = on_lost
+        self._heard = False
         self._over = threading.Event()
         self.lost = threading.Event()
         """Set when the workflow was swept: stop work that needs its recipe."""
@@ -111,8 +120,10 @@ class Work:
         owner = self.workflow.owner
         if self._room.verdicts_on([owner])[owner] is Liveness.DEAD:
             self._over.set()
-        else:
+        elif not self.lost.is_set():
             self.lost.set()
+            if self._on_lost is not None:
+                self._on_lost()
 
     def _look(self) -> None:
         row = self._room.store.get(WORKFLOWS, self.workflow.name)
@@ -121,9 +132,9 @@ class Work:
         elif row.record.preempt is Preempt.NONE:
             # Not asked, or not any more: the swap has failed.
             self.preempted.clear()
-        elif row.record.preempt is not Preempt.YIELDED and not self.preempted.is_set():
+            self._heard = False
+        elif row.record.preempt is not Preempt.YIELDED and not self._heard:
             # Whoever asked may be on another machine, or may not write where the owner reads.
             self._room.give_signal(row.record)
             self.preempted.set()
-            if self._on_preempt is not None:
-                self._on_preempt()
+            self._heard = self._on_preempt is None or self._on_preempt() is not False

@@ -1,4 +1,4 @@
-"""The process that becomes the command of `locks run`.
+"""The process that becomes the command of `locks run`, and of other commands that run one under a claim.
 
 It is there before the lock is asked for, so that it can be the holder: its process id and start do not change when it becomes
 the command. Until then it sleeps, and it ends by itself if whoever should tell it to begin has died.
@@ -22,18 +22,22 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 """As shells have it."""
 _EXIT_UNTOLD = 125
+_PR_SET_PDEATHSIG = 1
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Child:
-    """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets.
+    """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets. `end`
+    says what becomes of the claim when the command cannot be run. A `bound` one is sent SIGTERM if this process dies.
 
     To be made before anything is opened that the command should not have. Raises Unavailable when there can be no more
     processes.
     """
 
-    def __init__(self, command: list[str], mask: Collection[int]) -> None:
+    def __init__(
+        self, command: list[str], mask: Collection[int], *, end: str = "the lock was released", bound: bool = False
+    ) -> None:
         told, self._telling = os.pipe()
         try:
             self.pid = os.fork()
@@ -43,7 +47,7 @@ class Child:
             ) from None
         if not self.pid:
             os.close(self._telling)
-            _become(command, told, mask)
+            _become(command, told, mask, end, bound=bound)
         os.close(told)
         self._fd = os.pidfd_open(self.pid)
         self._begun = False
@@ -101,9 +105,11 @@ def _same_group(pid: int) -> bool:
         return False
 
 
-def _become(command: list[str], told: int, mask: Collection[int]) -> NoReturn:
+def _become(command: list[str], told: int, mask: Collection[int], end: str, *, bound: bool) -> NoReturn:
     """Sleep, and become the command when told so. Signals that come in the meantime wait until then."""
     try:
+        if bound:
+            _bind()
         with open(told, "rb") as pipe:
             words = pipe.read()
         if not words.endswith(b"\n"):
@@ -119,14 +125,24 @@ def _become(command: list[str], told: int, mask: Collection[int]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _execute(command)
     except FileNotFoundError:
-        _give_up(f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH", EXIT_NOT_FOUND)
+        _give_up(
+            f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH", EXIT_NOT_FOUND, end
+        )
     except PermissionError:
-        _give_up(f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it", EXIT_NOT_EXECUTABLE)
+        wrong = f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it"
+        _give_up(wrong, EXIT_NOT_EXECUTABLE, end)
     except OSError as error:
-        _give_up(f"{command[0]} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE)
+        _give_up(f"{command[0]} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE, end)
     finally:
         # Whatever else went wrong: this must never go on as a second `holdfast`.
         os._exit(EXIT_NOT_EXECUTABLE)
+
+
+def _bind() -> None:
+    """Have the kernel send this process, and what it becomes, SIGTERM when its parent dies."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _execute(command: list[str]) -> NoReturn:
@@ -146,8 +162,8 @@ def _execute(command: list[str]) -> NoReturn:
     os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])
 
 
-def _give_up(message: str, status: int) -> NoReturn:
+def _give_up(message: str, status: int, end: str) -> NoReturn:
     try:
-        os.write(2, f"holdfast: {printable(message)}; the lock was released\n".encode(errors="backslashreplace"))
+        os.write(2, f"holdfast: {printable(message)}; {end}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(status)

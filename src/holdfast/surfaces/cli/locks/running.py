@@ -53,7 +53,8 @@ class Wrapper(click.Command):
 
     def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
         options, _, _ = self.make_parser(ctx).parse_args(list(args))
-        return isinstance(options.get("names"), tuple | list) and bool(options["names"])
+        arguments = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
+        return any(isinstance(options.get(name), str | tuple | list) and options[name] for name in arguments)
 
 
 def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -143,7 +144,7 @@ def run(
     # Before the store is opened, so that the command inherits nothing of it.
     child = Child(command, passing.before)
     try:
-        passing.begin(_Waiting(passing, child))
+        passing.begin(Waiting(passing, child))
         return _under_lock(wish, child, passing, label=os.path.basename(command[0]))
     except LockTimeout as error:
         if not quiet:
@@ -168,8 +169,8 @@ def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:
     return list(words)
 
 
-class _Waiting:
-    """What signals do while the lock is waited for: they end it, once, so that cleaning up is not interrupted in turn."""
+class Waiting:
+    """What signals do while something is waited for: they end it, once, so that cleaning up is not interrupted in turn."""
 
     def __init__(self, passing: Passing, child: Child) -> None:
         self._passing = passing
