@@ -71,6 +71,7 @@ class SessionContender:
     def __init__(self, connections: Connections, key: int, mine: str) -> None:
         self._connections = connections
         self._take = f"SELECT pg_try_advisory_lock({key})"
+        self._free = f"SELECT pg_advisory_unlock({key})"
         self._mine = mine
         self._pid = os.getpid()
         self._taken = False
@@ -96,8 +97,12 @@ class SessionContender:
 
     def close(self) -> None:
         """Let go of it, and of its connection."""
-        self._taken = False
+        taken, self._taken = self._taken, False
         if self._pid == os.getpid():
+            with contextlib.suppress(psycopg.Error):
+                if taken:
+                    # The server notices a closed connection a moment later, and whoever is woken then would come too early.
+                    _asked(self._raw, self._free)
             with contextlib.suppress(psycopg.Error):
                 self._raw.close()
 
