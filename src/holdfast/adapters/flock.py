@@ -6,7 +6,6 @@ Its descriptor is closed in a forked child and at exec, so that nothing that was
 import contextlib
 import os
 import threading
-import weakref
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +42,7 @@ class FlockContender:
         self._path = path
         self._fd = self._opened()
         self._mine = False
-        _contenders.add(self)
+        _open_ones.add(self)
 
     def try_take(self) -> bool:
         """Take it if nobody else has it. Raises StoreUnavailable."""
@@ -77,6 +76,7 @@ class FlockContender:
 
     def close(self) -> None:
         """Let go of it."""
+        _open_ones.discard(self)
         fd, self._fd, self._mine = self._fd, -1, False
         if fd >= 0:
             os.close(fd)
@@ -140,11 +140,12 @@ class FlockGuard:
                 )
 
 
-_contenders: "weakref.WeakSet[FlockContender]" = weakref.WeakSet()
+_open_ones: set[FlockContender] = set()
+"""All that have a descriptor. Held here, since a child must let go of one that its parent has forgotten, too."""
 
 
 def _after_fork() -> None:
-    for contender in list(_contenders):
+    for contender in list(_open_ones):
         # Closing a copy does not unlock: the parent's stays locked.
         contender.close()
 
