@@ -116,7 +116,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             assert not swap_lock_of(hf.store).is_held()
             # What it asked for is not asked any more.
             folder = signal_folder_of(hf.store)
-            assert not folder.exists() or list(folder.iterdir()) == [] or work is give_up
+            assert not folder.exists() or list(folder.iterdir()) == [], f"at point {point}"
             if work is give_up:
                 assert hf.workflows.get("tune").preempt.value == "none"
             before, point = after, point + 1

@@ -27,6 +27,15 @@ def test_a_signal_comes_and_goes(signals: SignalFiles) -> None:
     assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
 
 
+def test_a_signal_says_for_which_swap_it_was_made(signals: SignalFiles) -> None:
+    path = signals.path_of("train", 7)
+    assert signals.swap_of(path, "train", 7) == 0
+    assert signals.give(path, "train", 7, 11) is None
+    assert signals.give(path, "train", 7, 12) is None
+    assert signals.swap_of(path, "train", 7) == 11
+    assert signals.swap_of(path, "train", 8) == signals.swap_of(path, "other", 7) == 0
+
+
 def test_two_registrations_share_no_path(signals: SignalFiles) -> None:
     assert signals.path_of("train", 7) != signals.path_of("train", 8)
 

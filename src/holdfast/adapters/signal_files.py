@@ -25,6 +25,7 @@ class Note(Plain, frozen=True, kw_only=True):
 
     holdfast_preempt: str
     token: int
+    swap: int = 0
 
 
 class _Place(NamedTuple):
@@ -59,9 +60,9 @@ class SignalFiles:
                 raise _unfit(path, "there is something else already")
         return made_out
 
-    def give(self, path: str, name: str, token: int) -> str | None:
+    def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
         """Make the signal file; return what is wrong when that cannot be done."""
-        note = Note(holdfast_preempt=name, token=token)
+        note = Note(holdfast_preempt=name, token=token, swap=swap)
         try:
             if os.path.dirname(path) == str(self._folder):
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +74,9 @@ class SignalFiles:
             with open(fd, "wb") as file:
                 file.write(to_json(note) + b"\n")
         except FileExistsError:
-            return None if _note(path) == note else f"there is another file at {path}"
+            there = _note(path)
+            ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
+            return None if ours else f"there is another file at {path}"
         except OSError as error:
             return f"{path} cannot be made ({error.strerror})"
         return None
@@ -96,6 +99,11 @@ class SignalFiles:
         except OSError:
             return False
         return True
+
+    def swap_of(self, path: str, name: str, token: int) -> int:
+        """The token of the swap for which a registration's signal was made; 0 where there is none."""
+        note = _note(path)
+        return note.swap if note is not None and (note.holdfast_preempt, note.token) == (name, token) else 0
 
 
 def _opened(path: str) -> _Place:

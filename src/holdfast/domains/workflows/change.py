@@ -55,6 +55,7 @@ class Change:
 
     def __init__(self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock, *, spare: int | None = None) -> None:
         self.tx = tx
+        self.revision = tx.revision
         self._journal = journal
         self.cleared: list[Workflow] = []
         self.asked: list[Workflow] = []

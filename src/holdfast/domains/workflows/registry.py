@@ -277,7 +277,7 @@ class Workflows:
     def swap_status(self) -> SwapStatus:
         """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles the marker."""
         sight = self._room.look()
-        if sight.clean():
+        if self._room.settled(sight):
             return SwapStatus(sight.current, None, sight.workflows)
         return self._room.change(
             lambda change: SwapStatus(current_in(change.tx), change.marker, list(change.workflows.values()))

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import Change, Verdicts, current_in, gone, marker_in, workflows_in
-from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow
+from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import CHANGED, SCOPE, WORKFLOWS
 from holdfast.domains.workflows.swap_lock import SwapLock
@@ -37,6 +37,15 @@ class Sight(NamedTuple):
     def clean(self) -> bool:
         """Is there nothing to sweep, and no marker to ask about?"""
         return self.marker is None and not any(gone(workflow, self.verdicts, self.now) for workflow in self.workflows)
+
+
+def _unasked(workflows: Iterable[Workflow]) -> list[tuple[Workflow, str]]:
+    """Those that nobody asks to yield, and where their signal would be."""
+    return [
+        (workflow, workflow.preempt_signal_path)
+        for workflow in workflows
+        if workflow.preempt is Preempt.NONE and workflow.preempt_signal_path is not None
+    ]
 
 
 class Room:
@@ -69,6 +78,10 @@ class Room:
         workflows, marker, current, now = self.store.read(body, scope=SCOPE)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
         return Sight(workflows, marker, current, now, self.verdicts_on(holders))
+
+    def settled(self, sight: Sight) -> bool:
+        """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""
+        return sight.clean() and not any(self.signals.given(path) for _, path in _unasked(sight.workflows))
 
     def change(self, body: Callable[[Change], T], *, spare: int | None = None) -> T:
         """Sweep, reconcile, and then do what the body does, in one transaction; and after it see to the signal files.
@@ -114,6 +127,12 @@ class Room:
         for workflow in change.cleared:
             if workflow.preempt_signal_path is not None and self.is_here(workflow.owner):
                 self.signals.clear(workflow.preempt_signal_path, workflow.name, workflow.token)
+        for workflow, path in _unasked(change.workflows.values()):
+            swap = self.signals.swap_of(path, workflow.name, workflow.token)
+            # A swap that had begun before this change and was not under way in it is over, and was killed before it could
+            # take back its signal.
+            if 0 < swap < change.revision and (change.marker is None or change.marker.token != swap):
+                self.signals.clear(path, workflow.name, workflow.token)
         for workflow in change.asked:
             if self.is_here(workflow.owner):
                 self.give_signal(workflow)
@@ -123,7 +142,7 @@ class Room:
         """Make a workflow's signal file. One that cannot be made is only warned of: the record says the same, and whoever
         runs the workflow under `workflows run` or `running()` is told by the store."""
         path = workflow.preempt_signal_path
-        wrong = None if path is None else self.signals.give(path, workflow.name, workflow.token)
+        wrong = None if path is None else self.signals.give(path, workflow.name, workflow.token, workflow.preempt_swap or 0)
         if wrong is not None:
             _warn(workflow.name, wrong)
 

@@ -19,8 +19,9 @@ class Signals(Protocol):
         where there is anything but a signal that was left over for a workflow of that name."""
         ...
 
-    def give(self, path: str, name: str, token: int) -> str | None:
-        """Make the signal file; return what is wrong when that cannot be done. One that is there already counts."""
+    def give(self, path: str, name: str, token: int, swap: int) -> str | None:
+        """Make the signal file of a registration, for the swap with that token or, by 0, for an operator; return what is wrong
+        when that cannot be done. One that is there already counts."""
         ...
 
     def given(self, path: str) -> bool:
@@ -30,4 +31,8 @@ class Signals(Protocol):
     def clear(self, path: str, name: str, token: int) -> bool:
         """Remove the signal file if it was made for a workflow of that name, for the registration with this token or an
         earlier one; False when nothing was removed."""
+        ...
+
+    def swap_of(self, path: str, name: str, token: int) -> int:
+        """The token of the swap for which a registration's signal was made; 0 where there is none, or it was an operator's."""
         ...
