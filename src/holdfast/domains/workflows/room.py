@@ -128,6 +128,8 @@ class Room:
             if workflow.preempt_signal_path is not None and self.is_here(workflow.owner):
                 self.signals.clear(workflow.preempt_signal_path, workflow.name, workflow.token)
         for workflow, path in _unasked(change.workflows.values()):
+            if not self.is_here(workflow.owner):
+                continue
             swap = self.signals.swap_of(path, workflow.name, workflow.token)
             # A swap that had begun before this change and was not under way in it is over, and was killed before it could
             # take back its signal.
