@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.spaces import SWAP_MARKER
+from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
+from holdfast.kernel.store import Listener
 from holdfast.testing import faults
 from tests.unit.test_locks import PATIENCE_S
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
@@ -327,6 +328,39 @@ def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
         swap.__exit__(None, None, None)
     assert world.current() == "qwen"
     assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+def test_a_lock_that_another_has_by_now_is_not_the_swappers(world: World) -> None:
+    swap = world.process(2).swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    other = world.lock.contender()
+    assert other.try_take()
+    with pytest.raises(LeaseLost):
+        swap.__exit__(None, None, None)
+    assert world.current() is None
+    other.close()
+
+
+def test_the_lock_alone_completes_nothing_under_anothers_marker(world: World) -> None:
+    swap = world.process(2).swap("llama").__enter__()
+    held = marker(world)
+    assert held is not None
+    foreign = replace(held, token=held.token + 1, recipe="other")
+    world.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, foreign), scope=[SWAP_MARKER])
+    with pytest.raises(LeaseLost):
+        swap.__exit__(None, None, None)
+    assert world.current() is None
+
+
+def test_who_waits_is_woken_once_more_when_the_lock_is_free(world: World) -> None:
+    """Woken for the marker alone, it may come too early for the lock."""
+    listeners: list[Listener] = []
+    with faults.at_point("swap.released", lambda _: listeners.append(world.store.listen([CHANGED]))):
+        with world.workflows.swap("llama"):
+            pass
+    with listeners[0] as ears:
+        assert ears.wait(PATIENCE_S).notified
 
 
 def test_a_live_swapper_is_never_broken_by_readers_at_the_hand_over_between_two(world: World) -> None:
