@@ -12,6 +12,7 @@ Names are loaded when they are first used, so that importing the package costs n
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from holdfast.adapters.durable_write import atomic_durable_write
     from holdfast.app import Holdfast, connect
     from holdfast.kernel import errors
     from holdfast.kernel.errors import (
@@ -35,12 +36,14 @@ __all__ = [
     "RegistryManager",
     "RegistryNotFound",
     "__version__",
+    "atomic_durable_write",
     "connect",
     "errors",
 ]
 
 _HOMES = {
     "Holdfast": "holdfast.app",
+    "atomic_durable_write": "holdfast.adapters.durable_write",
     "connect": "holdfast.app",
     "HoldfastError": "holdfast.kernel.errors",
     "RegistryCollision": "holdfast.kernel.errors",

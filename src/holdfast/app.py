@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.network import Registry
+    from holdfast.domains.workflows import Workflows
+    from holdfast.domains.workflows.swap_lock import SwapLock
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
     from holdfast.stores.files.store import FilesStore
@@ -93,6 +95,21 @@ class Holdfast:
 
         room = Room(self.store, self.log, self.processes, self.settings.network, label=self.settings.actor or "")
         return Registry(room, self.locks)
+
+    @cached_property
+    def workflows(self) -> "Workflows":
+        """Workflows and model swaps."""
+        from holdfast.adapters.signal_files import SignalFiles
+        from holdfast.domains.workflows import Workflows
+
+        return Workflows(
+            self.store,
+            self.log,
+            self.processes,
+            swap_lock=swap_lock_of(self.store),
+            signals=SignalFiles(signal_folder_of(self.store)),
+            label=self.settings.actor or "",
+        )
 
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
@@ -249,13 +266,42 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.domains.agents.record import AGENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+    from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    domains: list[Space[Any]] = [AGENTS, JOBS, HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
-    return [*domains, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
+    workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
+    locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    return [AGENTS, JOBS, *network, *workflows, HOLDS, *locks]
+
+
+def swap_lock_of(store: Store) -> "SwapLock":
+    """The lock of a store's swaps, which dies with its process: a flock beside a file, a session of a database, or a lock among
+    the threads that share a memory."""
+    if store.kind == "postgres":
+        from holdfast.stores.postgres.store import PostgresStore
+
+        assert isinstance(store, PostgresStore)
+        return store.session_lock("swap")
+    path = getattr(store, "path", None)
+    if path is None:
+        from holdfast.adapters.thread_lock import ThreadLock
+
+        return ThreadLock()
+    from holdfast.adapters.flock import FlockLock
+
+    return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+
+
+def signal_folder_of(store: Store) -> Path:
+    """Where signal files lie whose owners chose no place: beside a file, else in the user's state folder."""
+    path = getattr(store, "path", None)
+    if path is not None:
+        return Path(path.with_name(f"{path.name}-signals")) / store.namespace
+    return state_folder(os.environ) / "signals" / store.namespace
 
 
 def connect(

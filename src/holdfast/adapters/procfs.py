@@ -67,6 +67,15 @@ class Procfs:
             label=label,
         )
 
+    def catches(self, pid: int, signal_number: int) -> bool:
+        """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""
+        try:
+            lines = (self._root / str(pid) / "status").read_text(errors="replace").splitlines()
+        except OSError:
+            return False
+        caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (signal_number - 1) & 1)
+
     def death(self, holder: Holder) -> int | None:
         if holder.place != self.here():
             return None

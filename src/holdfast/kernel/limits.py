@@ -126,3 +126,26 @@ GATEWAY_PROBE_S = 1.0
 
 AGENT_START_S = 20.0
 """How long `agents start` waits for the agent to come up in its tmux session."""
+WORKFLOW_TTL_S = 300.0
+"""How long a workflow is believed without a renewal unless told. `workflows run` renews at a third of it."""
+
+WORKFLOW_TTL_MAX_S = 10 * 365 * 24 * 3600.0
+"""Longest time to live of a workflow."""
+
+SWAP_GRACE_S = 30.0
+"""How long preemptible work is given to yield to a swap unless told."""
+
+SWAP_TIMEOUT_S = 300.0
+"""How long a swap waits, for another swap and for running work together, unless told."""
+
+SWAP_WATCHED_MAX = 64
+"""Most processes whose death one swap is told of by the kernel; of more, it asks now and then."""
+
+SWAP_WHY_CHARS_MAX = 500
+"""Longest reason of a failed swap that the journal keeps."""
+
+SIGNAL_PATH_BYTES_MAX = 1024
+"""Longest path of a signal file."""
+
+SIGNAL_BYTES_MAX = 4096
+"""Most of a signal file that is read to see whose it is."""

@@ -4,6 +4,7 @@ store.py        the port
 address.py      a URL, and what of it may be shown
 connections.py  the pool, time limits, lost connections, forks
 latches.py      advisory locks: of a space, of a key, and the message that begins a transaction
+session_lock.py a lock that ends with the connection of whoever has it
 transaction.py  the verbs, sent in as few messages as their answers allow
 attempt.py      a body run to its end, also when the connection is lost at the commit
 hotpath.py      put_new and delete_if

@@ -36,6 +36,11 @@ def migration_key() -> int:
     return _number("migration")
 
 
+def session_key(namespace: str, name: str) -> int:
+    """The lock that a session keeps for longer than a transaction."""
+    return _number("session", namespace, name)
+
+
 def exclusive(keys: Iterable[int]) -> str:
     """The statement that takes these locks, in one order for everyone."""
     return "SELECT " + ", ".join(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys)))

@@ -16,6 +16,7 @@ from holdfast.stores.postgres import attempt, hotpath, journal, latches, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.listening import Listening
+from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
 from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
@@ -48,6 +49,7 @@ class PostgresStore:
         self._connections = Connections(Address(url))
         self._listening = Listening(self._connections, namespace)
         self._declared: set[Space[Any]] = set()
+        self._session_locks: list[SessionLock] = []
         self._closed = False
         self._migrate()
         _stores.add(self)
@@ -118,9 +120,17 @@ class PostgresStore:
             lambda raw: journal.read(raw, self.namespace, place, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
         )
 
+    def session_lock(self, name: str) -> SessionLock:
+        """A lock that ends with the connection of whoever has it."""
+        lock = SessionLock(self._connections, self.namespace, name)
+        self._session_locks.append(lock)
+        return lock
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for lock in self._session_locks:
+                lock.close()
             self._listening.close()
             self._connections.close()
 

@@ -1,4 +1,4 @@
-"""The process that becomes the command of `locks run` or `agents run`.
+"""The process that becomes the command of `locks run`, and of other commands that run one under a claim.
 
 It is there before the lock or the agent's id is asked for, so that it can be the holder: its process id and start do not change
 when it becomes the command. Until then it sleeps, and it ends by itself if whoever should tell it to begin has died.
@@ -22,19 +22,22 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 """As shells have it."""
 _EXIT_UNTOLD = 125
+_PR_SET_PDEATHSIG = 1
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Child:
     """A process that has not become its command yet, and then is it. `mask` is the signal mask that the command gets, `undone`
-    what is said to have become of what it held if it cannot be run.
+    what is said to have become of what it held if it cannot be run. A `bound` one is sent SIGTERM if this process dies.
 
     To be made before anything is opened that the command should not have. Raises Unavailable when there can be no more
     processes.
     """
 
-    def __init__(self, command: list[str], mask: Collection[int], *, undone: str = "the lock was released") -> None:
+    def __init__(
+        self, command: list[str], mask: Collection[int], *, undone: str = "the lock was released", bound: bool = False
+    ) -> None:
         told, self._telling = os.pipe()
         try:
             self.pid = os.fork()
@@ -44,7 +47,7 @@ class Child:
             ) from None
         if not self.pid:
             os.close(self._telling)
-            _become(command, told, mask, undone)
+            _become(command, told, mask, undone, bound=bound)
         os.close(told)
         self._fd = os.pidfd_open(self.pid)
         self._begun = False
@@ -120,9 +123,11 @@ def _same_group(pid: int) -> bool:
         return False
 
 
-def _become(command: list[str], told: int, mask: Collection[int], undone: str) -> NoReturn:
+def _become(command: list[str], told: int, mask: Collection[int], undone: str, *, bound: bool) -> NoReturn:
     """Sleep, and become the command when told so. Signals that come in the meantime wait until then."""
     try:
+        if bound:
+            _bind()
         with open(told, "rb") as pipe:
             words = pipe.read()
         if not words.endswith(b"\n"):
@@ -148,6 +153,13 @@ def _become(command: list[str], told: int, mask: Collection[int], undone: str) -
     finally:
         # Whatever else went wrong: this must never go on as a second `holdfast`.
         os._exit(EXIT_NOT_EXECUTABLE)
+
+
+def _bind() -> None:
+    """Have the kernel send this process, and what it becomes, SIGTERM when its parent dies."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _execute(command: list[str]) -> NoReturn:

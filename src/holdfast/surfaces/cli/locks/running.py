@@ -53,7 +53,8 @@ class Wrapper(click.Command):
 
     def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
         options, _, _ = self.make_parser(ctx).parse_args(list(args))
-        return isinstance(options.get("names"), tuple | list) and bool(options["names"])
+        arguments = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
+        return any(isinstance(options.get(name), str | tuple | list) and options[name] for name in arguments)
 
 
 def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:

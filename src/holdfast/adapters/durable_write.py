@@ -1,0 +1,63 @@
+"""Replacing a file so that it is whole after a power loss: the old content or the new, never part of either."""
+
+import contextlib
+import os
+import tempfile
+
+
+def atomic_durable_write(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Replace the content of a file, or make it; when this returns, the new content survives a power loss.
+
+    By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the old content or the new
+    one. Mode and owner of a replaced file are kept where this user may set them; a new file has 0666 less the umask. A link is
+    replaced, not followed. Text is written as UTF-8.
+
+    Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, and then the old content
+    is there still.
+    """
+    target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", suffix=".tmp", dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            _take_after(file.fileno(), target)
+            os.fsync(file.fileno())
+        os.rename(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_folder(folder)
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder survive a power loss. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _take_after(fd: int, target: str) -> None:
+    """Give the new file the mode and owner of the one it replaces."""
+    try:
+        old = os.stat(target, follow_symlinks=False)
+    except FileNotFoundError:
+        os.fchmod(fd, 0o666 & ~_umask())
+        return
+    if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
+        # Where that is another's file, the new one is ours.
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchmod(fd, old.st_mode & 0o7777)
+
+
+def _umask() -> int:
+    """The umask, read without changing it: to set it, even for an instant, would be seen by other threads."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077

@@ -1,0 +1,153 @@
+"""flock(2) on a file: a lock that the kernel takes back when its process ends, however that ends.
+
+Its descriptor is closed in a forked child and at exec, so that nothing that was started meanwhile keeps the lock alive.
+"""
+
+import contextlib
+import os
+import threading
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class FlockLock:
+    """A lock on a file, which is made (0600) when it is first wanted and never removed: whoever removes it by hand while it is
+    held makes two locks of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def contender(self) -> "FlockContender":
+        """Get ready to ask for it. Raises StoreUnavailable when the file cannot be opened."""
+        return FlockContender(self._path)
+
+    def is_held(self) -> bool:
+        """Has anybody got it at this moment? Asked by trying, for an instant. Raises StoreUnavailable."""
+        if not os.path.lexists(self._path):
+            return False
+        with contextlib.closing(FlockContender(self._path)) as asker:
+            return not asker.try_take()
+
+
+class FlockContender:
+    """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads keep each other out too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = self._opened()
+        self._mine = False
+        _open_ones.add(self)
+
+    def try_take(self) -> bool:
+        """Take it if nobody else has it. Raises StoreUnavailable."""
+        if self._mine:
+            return True
+        while True:
+            try:
+                flock(self._fd, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise self._unusable(error) from None
+            if self._is_at_its_path():
+                self._mine = True
+                return True
+            # The file was replaced: what we have is a lock on a file that nobody else will find.
+            os.close(self._fd)
+            self._fd = self._opened()
+
+    def wait(self) -> None:
+        """Take it, however long that takes. Raises StoreUnavailable."""
+        try:
+            flock(self._fd, LOCK_EX)
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from None
+        self._mine = True
+
+    def has_it(self) -> bool:
+        """Is it ours? Not in a forked child, and not if the file was replaced by hand."""
+        return self._mine and self._fd >= 0 and self._is_at_its_path()
+
+    def close(self) -> None:
+        """Let go of it."""
+        _open_ones.discard(self)
+        fd, self._fd, self._mine = self._fd, -1, False
+        if fd >= 0:
+            os.close(fd)
+
+    def _opened(self) -> int:
+        try:
+            return os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _is_at_its_path(self) -> bool:
+        try:
+            there, here = os.stat(self._path, follow_symlinks=False), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def _unusable(self, error: Exception) -> StoreUnavailable:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return StoreUnavailable(f"the lock file {self._path} cannot be used ({why}): check its folder", outcome="none")
+
+
+class FlockGuard:
+    """A flock for the time of a short `with` block, waited for asleep: a thread blocks in it while the caller waits with a
+    time limit. Raises LockTimeout."""
+
+    def __init__(self, path: Path, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._contender = FlockContender(path)
+
+    def __enter__(self) -> "FlockGuard":
+        if not self._contender.try_take():
+            self._wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._contender.close()
+
+    def _wait(self) -> None:
+        taken, given_up, mutex = threading.Event(), threading.Event(), threading.Lock()
+
+        def block() -> None:
+            with contextlib.suppress(StoreUnavailable):
+                self._contender.wait()
+            with mutex:
+                taken.set()
+                if given_up.is_set():
+                    self._contender.close()
+
+        threading.Thread(target=block, name="holdfast-flock", daemon=True).start()
+        taken.wait(self._timeout_s)
+        with mutex:
+            if not taken.is_set():
+                given_up.set()
+                raise LockTimeout(
+                    f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing was changed: end or "
+                    "continue it",
+                    resource=str(self._path),
+                    outcome="none",
+                )
+
+
+_open_ones: set[FlockContender] = set()
+"""All that have a descriptor. Held here, since a child must let go of one that its parent has forgotten, too."""
+
+
+def _after_fork() -> None:
+    for contender in list(_open_ones):
+        # Closing a copy does not unlock: the parent's stays locked.
+        contender.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)

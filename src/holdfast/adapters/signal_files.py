@@ -1,0 +1,142 @@
+"""Signal files on this machine's disk.
+
+A file says in itself for which registration it was made, so that only our own are ever removed. Each folder on the way to it is
+opened without following links, and the file is made only where there is none.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Note(Plain, frozen=True, kw_only=True):
+    """What stands in a signal file: for whom it was made."""
+
+    holdfast_preempt: str
+    token: int
+    swap: int = 0
+
+
+class _Place(NamedTuple):
+    """A file's folder, open, and its name in it."""
+
+    folder: int
+    name: str
+
+
+class SignalFiles:
+    """The signal files of this machine; `folder` is for those whose owners chose no place, and is made (0700) when needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(os.path.realpath(folder))
+
+    def path_of(self, name: str, token: int) -> str:
+        """Where the signal of a registration lies unless its owner chose a place."""
+        return str(self._folder / f"{name}-{token}.preempt")
+
+    def checked(self, path: str, name: str) -> str:
+        """The caller's own path, made out. Raises InvalidValue."""
+        if not isinstance(path, str) or "\0" in path or not os.path.isabs(path) or os.path.basename(path) in ("", ".", ".."):
+            raise _unfit(path, "it is not the absolute path of a file")
+        made_out = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if len(os.fsencode(made_out)) > SIGNAL_PATH_BYTES_MAX:
+            raise _unfit(path, f"it is longer than {SIGNAL_PATH_BYTES_MAX} bytes")
+        if not os.path.isdir(os.path.dirname(made_out)):
+            raise _unfit(path, "its folder is not there")
+        if os.path.lexists(made_out):
+            note = _note(made_out)
+            if note is None or note.holdfast_preempt != name:
+                raise _unfit(path, "there is something else already")
+        return made_out
+
+    def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
+        """Make the signal file; return what is wrong when that cannot be done."""
+        note = Note(holdfast_preempt=name, token=token, swap=swap)
+        try:
+            if os.path.dirname(path) == str(self._folder):
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place = _opened(path)
+            try:
+                fd = os.open(place.name, _MAKE, 0o644, dir_fd=place.folder)
+            finally:
+                os.close(place.folder)
+            with open(fd, "wb") as file:
+                file.write(to_json(note) + b"\n")
+        except FileExistsError:
+            there = _note(path)
+            ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
+            return None if ours else f"there is another file at {path}"
+        except OSError as error:
+            return f"{path} cannot be made ({error.strerror})"
+        return None
+
+    def given(self, path: str) -> bool:
+        """Is there a signal?"""
+        return os.path.lexists(path)
+
+    def clear(self, path: str, name: str, token: int) -> bool:
+        """Remove the signal file if it was made for that workflow, for this registration or an earlier one."""
+        note = _note(path)
+        if note is None or note.holdfast_preempt != name or note.token > token:
+            return False
+        try:
+            place = _opened(path)
+            try:
+                os.unlink(place.name, dir_fd=place.folder)
+            finally:
+                os.close(place.folder)
+        except OSError:
+            return False
+        return True
+
+    def swap_of(self, path: str, name: str, token: int) -> int:
+        """The token of the swap for which a registration's signal was made; 0 where there is none."""
+        note = _note(path)
+        return note.swap if note is not None and (note.holdfast_preempt, note.token) == (name, token) else 0
+
+
+def _opened(path: str) -> _Place:
+    """The folder of a path, reached without following any link. Raises OSError."""
+    *folders, name = path.split("/")[1:]
+    at = os.open("/", _FOLDER)
+    for folder in filter(None, folders):
+        try:
+            below = os.open(folder, _FOLDER, dir_fd=at)
+        finally:
+            os.close(at)
+        at = below
+    return _Place(at, name)
+
+
+def _note(path: str) -> Note | None:
+    """What a signal file says; None for anything that is not one of ours."""
+    try:
+        place = _opened(path)
+        try:
+            fd = os.open(place.name, _READ, dir_fd=place.folder)
+        finally:
+            os.close(place.folder)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return msgspec.json.decode(file.read(SIGNAL_BYTES_MAX), type=Note)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _unfit(path: object, why: str) -> InvalidValue:
+    return InvalidValue(
+        f"{ascii(path)[:80]} cannot be a signal file ({why}): give an absolute path where there is nothing yet",
+        field="preempt_signal_path",
+    )

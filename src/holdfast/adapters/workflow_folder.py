@@ -1,0 +1,37 @@
+"""Workflows in a folder of plain files: the locks and the log that lie beside `workflows.json` there.
+
+Another system may look at the same folder. So its lock is taken around each change of ours, its swap lock is our swap lock, and
+what happens to swaps is told in its log.
+"""
+
+from pathlib import Path
+
+from holdfast.adapters.flock import FlockGuard, FlockLock
+from holdfast.adapters.signal_files import SignalFiles
+from holdfast.adapters.swap_log_file import SwapLogFile
+from holdfast.domains.workflows import Workflows
+from holdfast.domains.workflows.wire import STATE_LOCK, SWAP_LOCK, SWAP_LOG
+from holdfast.kernel.holder import Processes
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+
+
+def workflows_in_folder(
+    folder: Path, own: Path, store: Store, journal: Journal, processes: Processes, *, label: str = ""
+) -> Workflows:
+    """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no place for. Makes both.
+
+    Raises OSError when they cannot be made.
+    """
+    for path in (folder, own):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Workflows(
+        store,
+        journal,
+        processes,
+        swap_lock=FlockLock(folder / SWAP_LOCK),
+        signals=SignalFiles(own / "signals"),
+        guard=lambda: FlockGuard(folder / STATE_LOCK),
+        mirror=SwapLogFile(folder / SWAP_LOG, own, journal),
+        label=label,
+    )

@@ -1,0 +1,101 @@
+"""A workflow, the marker of a swap and the current recipe: their records, and what a request to yield may become."""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.kernel import lease as leases
+from holdfast.kernel.codec import Instant, Record
+from holdfast.kernel.errors import ImpossibleTransition
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.lease import Lease
+
+
+class Preempt(enum.Enum):
+    """Where a request to yield stands."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    YIELDED = "yielded"
+    IGNORED = "ignored"
+
+
+TRANSITIONS: Mapping[Preempt, frozenset[Preempt]] = {
+    Preempt.NONE: frozenset({Preempt.REQUESTED}),
+    Preempt.REQUESTED: frozenset({Preempt.YIELDED, Preempt.IGNORED, Preempt.NONE}),
+    Preempt.YIELDED: frozenset({Preempt.IGNORED, Preempt.NONE}),
+    Preempt.IGNORED: frozenset({Preempt.YIELDED, Preempt.NONE}),
+}
+"""docs/state_machines.md draws it."""
+
+
+class Workflow(Record, frozen=True, kw_only=True):
+    """One piece of work that needs a recipe on the GPU.
+
+    `preempt_swap` is the token of the swap that asked it to yield, None when an operator did or nobody. `others` are fields
+    of another program that shares the file; they are kept as they are.
+    """
+
+    name: str
+    recipe: str
+    owner: Holder
+    started_at: Instant
+    last_renewed_at: Instant
+    ttl_seconds: float
+    preemptible: bool = False
+    preempt_signal_path: str | None = None
+    token: int
+    preempt: Preempt = Preempt.NONE
+    preempt_swap: int | None = None
+    others: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def lease(self) -> Lease:
+        """Its time, which was asked for: whoever does not renew in time is over, alive or not."""
+        return leases.grant(self.last_renewed_at, self.ttl_seconds, explicit=True)
+
+
+class SwapMarker(Record, frozen=True, kw_only=True):
+    """Says that a swap is under way. It counts only while its holder lives and has the swap lock."""
+
+    recipe: str
+    holder: Holder
+    begun_at: Instant
+    token: int
+    others: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class CurrentRecipe(Record, frozen=True, kw_only=True):
+    """What the last successful swap loaded."""
+
+    recipe: str
+    loaded_at: Instant
+    token: int
+    by: str = ""
+    others: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
+    """The workflow with its request to yield in another state. Raises ImpossibleTransition."""
+    if to not in TRANSITIONS[workflow.preempt]:
+        raise ImpossibleTransition(
+            f"a request to yield that is {workflow.preempt.value} cannot become {to.value}: look again with "
+            "`holdfast workflows list`",
+            workflow=workflow.name,
+        )
+    if to is Preempt.REQUESTED or to is Preempt.NONE:
+        return replace(workflow, preempt=to, preempt_swap=swap)
+    return replace(workflow, preempt=to)
+
+
+def same_process(one: Holder, other: Holder) -> bool:
+    """Are these the same process, whatever they are called?"""
+    return (one.place, one.pid, one.start_ticks) == (other.place, other.pid, other.start_ticks)
+
+
+def who(holder: Holder) -> str:
+    """A process in a few words."""
+    return f"{holder.label} (process {holder.pid})" if holder.label else f"process {holder.pid}"

@@ -1,0 +1,118 @@
+"""What callers are told when the state says no."""
+
+from collections.abc import Sequence
+
+from holdfast.domains.workflows.record import SwapMarker, Workflow, who
+from holdfast.kernel.errors import EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound
+
+
+def swap_under_way(recipe: str, marker: SwapMarker) -> EAgain:
+    """A registration for another recipe than the one that is being loaded."""
+    return EAgain(
+        f"a swap to {marker.recipe} by {who(marker.holder)} is under way, so nothing may begin with {recipe}: try again "
+        "when it is over; `holdfast swap status` shows it",
+        recipe=recipe,
+        target=marker.recipe,
+        holder_pid=marker.holder.pid,
+        token=marker.token,
+    )
+
+
+def held(workflow: Workflow) -> Held:
+    """A registration under a name that is another's."""
+    return Held(
+        f"workflow {workflow.name} is {who(workflow.owner)}'s, with recipe {workflow.recipe}: choose another name, or wait "
+        "until it is released",
+        workflow=workflow.name,
+        owner_pid=workflow.owner.pid,
+        recipe=workflow.recipe,
+    )
+
+
+def swept(name: str, token: int) -> LeaseLost:
+    """A renewal of what is not there any more."""
+    return LeaseLost(
+        f"workflow {name} is not registered any more: it was swept, since its owner was dead or its time to live had passed. "
+        "Stop work that needs its recipe, and register again",
+        workflow=name,
+        token=token,
+    )
+
+
+def fenced(workflow: Workflow, token: int) -> Fenced:
+    """A write for a registration that another has succeeded."""
+    return Fenced(
+        f"token {token} is not the one of workflow {workflow.name}, which is {who(workflow.owner)}'s now: stop work on it",
+        workflow=workflow.name,
+        token=token,
+        current=workflow.token,
+    )
+
+
+def no_such(name: str) -> NotFound:
+    """There is no such workflow."""
+    return NotFound(
+        f"there is no workflow {name}: it was released or swept, or never registered; `holdfast workflows list` shows those "
+        "there are",
+        workflow=name,
+    )
+
+
+def swap_lost(recipe: str, token: int) -> LeaseLost:
+    """The swap is not the caller's any more."""
+    return LeaseLost(
+        f"the swap to {recipe} has lost its lock, and the current recipe was not changed: stop loading, look with "
+        "`holdfast swap status`, and begin again",
+        recipe=recipe,
+        token=token,
+    )
+
+
+def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float) -> LockTimeout:
+    """Another swap did not end in time."""
+    other = "another swap" if marker is None else f"a swap to {marker.recipe} by {who(marker.holder)}"
+    return LockTimeout(
+        f"{other} did not end within {timeout_s:g} s; nothing was changed: wait for it, or allow more time",
+        recipe=recipe,
+        target=None if marker is None else marker.recipe,
+        holder_pid=None if marker is None else marker.holder.pid,
+        outcome="none",
+    )
+
+
+def not_drained(recipe: str, conflicts: Sequence[Workflow], timeout_s: float) -> LockTimeout:
+    """Running work did not end in time."""
+    return LockTimeout(
+        f"no swap to {recipe} within {timeout_s:g} s: {listed(conflicts)}; nothing was changed. Wait for that work to end, or "
+        "allow more time",
+        recipe=recipe,
+        conflicts=[workflow.name for workflow in conflicts],
+        outcome="none",
+    )
+
+
+def refused(recipe: str, conflicts: Sequence[Workflow]) -> Held:
+    """Running work cannot be preempted, and is not to be waited for."""
+    return Held(
+        f"no swap to {recipe}: {listed(conflicts)}; nothing was changed. Wait for that work with --policy wait, or end it",
+        recipe=recipe,
+        conflicts=[workflow.name for workflow in conflicts],
+    )
+
+
+def listed(conflicts: Sequence[Workflow]) -> str:
+    """Workflows in the way, in words."""
+    return ", ".join(
+        f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)}) {_STATES[workflow.preempt.value]}"
+        if workflow.preemptible
+        else f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)}) is not preemptible"
+        for workflow in conflicts
+    )
+
+
+_STATES = {
+    "none": "runs",
+    "requested": "was asked to yield",
+    "yielded": "is yielding",
+    "ignored": "has not yielded",
+}

@@ -1,0 +1,378 @@
+"""The registry of workflows: who needs which recipe, and who may begin."""
+
+import time
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.domains.workflows import refusing
+from holdfast.domains.workflows.change import Change, current_in
+from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow, same_process
+from holdfast.domains.workflows.room import Guard, Room, Sight
+from holdfast.domains.workflows.signals import Signals
+from holdfast.domains.workflows.spaces import CHANGED, WORKFLOWS
+from holdfast.domains.workflows.swap import OnWait, Policy, Swap
+from holdfast.domains.workflows.swap_lock import SwapLock
+from holdfast.domains.workflows.swap_log import Mirror, NoMirror, SwapEvent, event_of
+from holdfast.domains.workflows.watch import Watch
+from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
+from holdfast.kernel.errors import EAgain, InvalidValue
+from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
+from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
+from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.store import Store, Tx
+from holdfast.primitives.journal import Journal
+
+
+class Registered(NamedTuple):
+    """A registration, and whether its recipe is yet to be loaded."""
+
+    workflow: Workflow
+    swap_needed: bool
+
+
+class SwapStatus(NamedTuple):
+    """What is loaded, and the swap under way, if there is one."""
+
+    current: CurrentRecipe | None
+    marker: SwapMarker | None
+    workflows: list[Workflow]
+
+
+class Reconciled(NamedTuple):
+    """The marker of a live swap, and the one that nobody stood behind."""
+
+    live: SwapMarker | None
+    cleared: SwapMarker | None
+
+
+class _Terms(NamedTuple):
+    """What a workflow asks for."""
+
+    name: str
+    recipe: str
+    owner: Holder
+    ttl_s: float
+    preemptible: bool
+    path: str | None
+
+
+class Workflows:
+    """Workflows and swaps on one store.
+
+    Promised: while a swap is under way nothing begins with another recipe, and no swap goes on before all work with another
+    recipe has ended, yielded, died or run out of its time; what a dead swap left behind is cleared by the next one who looks,
+    once, and a live swap is never broken. Not promised: that a program stops when its time to live has passed. It is told at
+    its next renewal.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
+        *,
+        swap_lock: SwapLock,
+        signals: Signals,
+        guard: Guard = nullcontext,
+        mirror: Mirror | None = None,
+        label: str = "",
+    ) -> None:
+        self._room = Room(store, journal, processes, swap_lock, signals, guard, mirror or NoMirror())
+        self._label = label
+
+    def register(
+        self,
+        name: str,
+        recipe: str,
+        *,
+        owner: Holder | ThisProcess = THIS_PROCESS,
+        ttl_s: float = WORKFLOW_TTL_S,
+        preemptible: bool = False,
+        preempt_signal_path: str | None = None,
+        wait_s: float = 0,
+        on_wait: OnWait | None = None,
+    ) -> Registered:
+        """Register work that needs a recipe, and say whether that is yet to be loaded.
+
+        The owner's own workflow of that name is renewed, on the new terms, with its old token and signal path. Sweeps first.
+        `wait_s` is how long to wait for the end of a swap that is in the way, of which `on_wait` is told. Raises EAgain when a
+        live swap loads another recipe, Held when another live owner has the name, InvalidName and InvalidValue before anything
+        is stored.
+        """
+        terms = self._terms(name, recipe, owner, ttl_s, preemptible, preempt_signal_path)
+        deadline_s = time.monotonic() + _seconds(wait_s, "wait_s")
+        if not wait_s:
+            return self._register(terms)
+        with self._room.store.listen([CHANGED]) as ears:
+            while True:
+                try:
+                    return self._register(terms)
+                except EAgain:
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0:
+                        raise
+                self._sleep(ears.wait, left_s, on_wait)
+
+    def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
+        """Extend a workflow from now, on the store's clock, maybe by another time to live. It never ends earlier by that.
+
+        Raises LeaseLost when it was swept, Fenced when another has registered under the name since.
+        """
+        check_id(name, "workflow")
+        if ttl_s is not None:
+            _ttl(ttl_s)
+
+        def body(tx: Tx) -> Workflow:
+            row = tx.get(WORKFLOWS, name)
+            if row is None:
+                raise refusing.swept(name, token)
+            if row.record.token != token:
+                raise refusing.fenced(row.record, token)
+            at = max(tx.now, row.record.last_renewed_at)
+            renewed = replace(row.record, last_renewed_at=at, ttl_seconds=ttl_s or row.record.ttl_seconds)
+            tx.put(WORKFLOWS, name, renewed)
+            return renewed
+
+        return self._room.change_rows(body)
+
+    def release(self, name: str, token: int) -> Workflow:
+        """Take a workflow out, with its signal file; if it was asked to yield, it has. Raises NotFound, Fenced."""
+        check_id(name, "workflow")
+
+        def body(change: Change) -> Workflow:
+            workflow = _own(change, name, token)
+            change.leave(workflow)
+            return workflow
+
+        return self._room.change(body, spare=token)
+
+    def get(self, name: str) -> Workflow:
+        """A workflow that lives. Raises NotFound."""
+        found = {workflow.name: workflow for workflow in self.list_workflows()}
+        if check_id(name, "workflow") not in found:
+            raise refusing.no_such(name)
+        return found[name]
+
+    def list_workflows(self) -> list[Workflow]:
+        """The workflows that live, by name. Sweeps the others, and clears the marker of a dead swap."""
+        return self.swap_status().workflows
+
+    def sweep(self) -> list[Workflow]:
+        """Take out every workflow whose owner is dead or whose time has passed, and return them."""
+        sight = self._room.look()
+        return [] if sight.clean() else self._room.change(lambda change: change.swept)
+
+    # --- asking to yield ---
+
+    def request_preempt(self, name: str) -> Workflow:
+        """Ask a workflow to yield, as a swap does. Asking twice is asking once. Raises NotFound; InvalidValue when it was not
+        registered as preemptible."""
+        check_id(name, "workflow")
+
+        def body(change: Change) -> Workflow:
+            workflow = change.workflows.get(name)
+            if workflow is None:
+                raise refusing.no_such(name)
+            if not workflow.preemptible:
+                raise InvalidValue(f"workflow {name} was not registered as preemptible: wait for its end", workflow=name)
+            if workflow.preempt.value == "none":
+                change.ask(workflow)
+            return change.workflows[name]
+
+        return self._room.change(body)
+
+    def preempt_requested(self, name: str, token: int) -> bool:
+        """Was the caller's workflow asked to yield? Costs one read, and no write. Raises LeaseLost when it was swept, Fenced
+        when the name is another's."""
+        row = self._room.store.get(WORKFLOWS, check_id(name, "workflow"))
+        if row is None:
+            raise refusing.swept(name, token)
+        if row.record.token != token:
+            raise refusing.fenced(row.record, token)
+        path = row.record.preempt_signal_path
+        return row.record.preempt.value in ("requested", "ignored") or (path is not None and self._room.signals.given(path))
+
+    def clear_preempt_signal(self, name: str, token: int) -> Workflow:
+        """Say that the workflow yields: its signal file goes, and the swap log tells of it. It is to be released next. Harmless
+        when nothing was asked. Raises LeaseLost, Fenced."""
+        check_id(name, "workflow")
+
+        def body(change: Change) -> Workflow:
+            workflow = change.workflows.get(name)
+            if workflow is None:
+                raise refusing.swept(name, token)
+            workflow = _own(change, name, token)
+            change.settle(workflow)
+            return change.workflows[name]
+
+        return self._room.change(body, spare=token)
+
+    def running(
+        self,
+        name: str,
+        recipe: str,
+        *,
+        owner: Holder | ThisProcess = THIS_PROCESS,
+        ttl_s: float = WORKFLOW_TTL_S,
+        preemptible: bool = False,
+        preempt_signal_path: str | None = None,
+        wait_s: float = 0,
+        on_wait: OnWait | None = None,
+        on_preempt: OnPreempt | None = None,
+        on_lost: OnLost | None = None,
+    ) -> Work:
+        """A workflow for the time of a `with` block: registered at its beginning, renewed in the background at a third of its
+        time to live, released at its end. `on_preempt` and `on_lost` are called in a thread of its own. Raises what `register`
+        raises; LeaseLost at the end if it was swept meanwhile."""
+
+        def register() -> Registered:
+            return self.register(
+                name,
+                recipe,
+                owner=owner,
+                ttl_s=ttl_s,
+                preemptible=preemptible,
+                preempt_signal_path=preempt_signal_path,
+                wait_s=wait_s,
+                on_wait=on_wait,
+            )
+
+        return Work(self, self._room, register, on_preempt, on_lost)
+
+    # --- swaps ---
+
+    def swap(
+        self,
+        recipe: str,
+        *,
+        grace_s: float = SWAP_GRACE_S,
+        timeout_s: float = SWAP_TIMEOUT_S,
+        policy: Policy | str = Policy.WAIT,
+        on_wait: OnWait | None = None,
+    ) -> Swap:
+        """A swap to a recipe, for the time of a `with` block in which it is loaded.
+
+        The block begins once no work with another recipe is left. Preemptible work is asked to yield and given `grace_s` for
+        it. Work that is not, and work that did not yield, is waited for, or makes the swap be refused at once, by `policy`. If
+        the block ends well, the recipe is the current one; if it raises, nothing has changed. Work is never killed.
+
+        At the beginning raises LockTimeout when another swap or running work did not end within `timeout_s`, Held when it is
+        refused by policy; at the end LeaseLost when the swap lock was lost meanwhile, and nothing has changed. `on_wait` is
+        told who is in the way when a wait begins, and when that changes.
+        """
+        check_label(recipe, "recipe")
+        _seconds(grace_s, "grace_s")
+        _seconds(timeout_s, "timeout_s")
+        me = self._room.processes.current(self._label)
+        return Swap(self._room, recipe, me, grace_s=grace_s, timeout_s=timeout_s, policy=_policy(policy), on_wait=on_wait)
+
+    def reconcile_swap_marker(self) -> Reconciled:
+        """Clear the marker of a swap that nobody stands behind; say what was cleared, or which swap lives."""
+        if self._room.look().marker is None:
+            return Reconciled(None, None)
+        return self._room.change(lambda change: Reconciled(change.marker, change.orphan))
+
+    def swap_status(self) -> SwapStatus:
+        """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles the marker."""
+        sight = self._room.look()
+        if self._room.settled(sight):
+            return SwapStatus(sight.current, None, sight.workflows)
+        return self._room.change(
+            lambda change: SwapStatus(current_in(change.tx), change.marker, list(change.workflows.values()))
+        )
+
+    def swap_log(self, limit: int = LIST_MAX) -> list[SwapEvent]:
+        """The last lines of the swap log, oldest first."""
+        entries = (entry for batch in self._room.journal.since() for entry in batch.entries)
+        events = [event for entry in entries if (event := event_of(entry)) is not None]
+        return events[max(len(events) - limit, 0) :]
+
+    # --- inside ---
+
+    def _terms(
+        self, name: str, recipe: str, owner: Holder | ThisProcess, ttl_s: float, preemptible: bool, path: str | None
+    ) -> _Terms:
+        check_id(name, "workflow")
+        check_label(recipe, "recipe")
+        _ttl(ttl_s)
+        if path is not None and not preemptible:
+            raise InvalidValue("a signal path without `preemptible` would never be used: say both", field="preempt_signal_path")
+        holder = self._room.processes.current(self._label) if isinstance(owner, ThisProcess) else owner
+        checked = None if path is None else self._room.signals.checked(path, name)
+        return _Terms(name, recipe, holder, float(ttl_s), preemptible, checked)
+
+    def _register(self, terms: _Terms) -> Registered:
+        def body(change: Change) -> tuple[Registered, bool]:
+            if change.marker is not None and change.marker.recipe != terms.recipe:
+                raise refusing.swap_under_way(terms.recipe, change.marker)
+            current = current_in(change.tx)
+            before = change.workflows.get(terms.name)
+            if before is not None and not same_process(before.owner, terms.owner):
+                raise refusing.held(before)
+            workflow = self._written(change, before, terms)
+            return Registered(workflow, current is None or current.recipe != terms.recipe), before is None
+
+        registered, new = self._room.change(body)
+        if new and terms.path is not None:
+            # What a dead one of that name left there says nothing to this one.
+            self._room.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
+        return registered
+
+    def _written(self, change: Change, before: Workflow | None, terms: _Terms) -> Workflow:
+        now, token = change.tx.now, change.tx.revision if before is None else before.token
+        path = terms.path or (self._room.signals.path_of(terms.name, token) if terms.preemptible else None)
+        if before is not None and before.preempt_signal_path is not None:
+            # A signal may lie there already, and its owner knows where.
+            path = before.preempt_signal_path
+        asked: dict[str, Any] = {
+            "recipe": terms.recipe,
+            "ttl_seconds": terms.ttl_s,
+            "preemptible": terms.preemptible,
+            "preempt_signal_path": path,
+        }
+        if before is not None:
+            workflow = replace(before, **asked, last_renewed_at=max(now, before.last_renewed_at))
+            change.put(workflow)
+        else:
+            workflow = Workflow(name=terms.name, owner=terms.owner, started_at=now, last_renewed_at=now, token=token, **asked)
+            change.enter(workflow)
+        return workflow
+
+    def _sleep(self, wait: Any, left_s: float, on_wait: OnWait | None) -> None:
+        """Until something changes, or the swap that is in the way dies."""
+        sight: Sight = self._room.look()
+        if sight.marker is not None and on_wait is not None:
+            on_wait([sight.marker])
+        with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
+            wait(left_s, also=watch.fds)
+
+
+def _own(change: Change, name: str, token: int) -> Workflow:
+    workflow = change.workflows.get(name)
+    if workflow is None:
+        raise refusing.no_such(name)
+    if workflow.token != token:
+        raise refusing.fenced(workflow, token)
+    return workflow
+
+
+def _policy(value: Policy | str) -> Policy:
+    try:
+        return Policy(value)
+    except ValueError:
+        possible = ", ".join(policy.value for policy in Policy)
+        raise InvalidValue(f"{ascii(value)[:40]} is no policy of a swap: use one of {possible}", field="policy") from None
+
+
+def _ttl(ttl_s: float) -> float:
+    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
+        raise InvalidValue(f"a time to live of {ttl_s} s is not possible: give a positive number of seconds", field="ttl_s")
+    return ttl_s
+
+
+def _seconds(seconds: float, field: str) -> float:
+    if not seconds >= 0:
+        raise InvalidValue(f"{field} is {seconds}: give seconds from 0 on", field=field)
+    return seconds

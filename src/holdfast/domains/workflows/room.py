@@ -1,0 +1,162 @@
+"""What every operation on workflows shares: the store, the processes, the swap lock and the signal files."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.domains.workflows.change import Change, Verdicts, current_in, gone, marker_in, workflows_in
+from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
+from holdfast.domains.workflows.signals import Signals
+from holdfast.domains.workflows.spaces import CHANGED, SCOPE, WORKFLOWS
+from holdfast.domains.workflows.swap_lock import SwapLock
+from holdfast.domains.workflows.swap_log import Mirror
+from holdfast.kernel.errors import HoldfastError, Lost, Refused
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import ReadTx, Store, Tx
+from holdfast.primitives.journal import Journal
+
+T = TypeVar("T")
+
+Guard = Callable[[], AbstractContextManager[object]]
+"""What is held around each change, where another system looks at the same files."""
+
+
+class Sight(NamedTuple):
+    """The workflows as they are stored, and what is known of their processes."""
+
+    workflows: list[Workflow]
+    marker: SwapMarker | None
+    current: CurrentRecipe | None
+    now: datetime
+    verdicts: Verdicts
+
+    def clean(self) -> bool:
+        """Is there nothing to sweep, and no marker to ask about?"""
+        return self.marker is None and not any(gone(workflow, self.verdicts, self.now) for workflow in self.workflows)
+
+
+def _unasked(workflows: Iterable[Workflow]) -> list[tuple[Workflow, str]]:
+    """Those that nobody asks to yield, and where their signal would be."""
+    return [
+        (workflow, workflow.preempt_signal_path)
+        for workflow in workflows
+        if workflow.preempt is Preempt.NONE and workflow.preempt_signal_path is not None
+    ]
+
+
+class Room:
+    """The workflows of one store, as one process sees them."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
+        swap_lock: SwapLock,
+        signals: Signals,
+        guard: Guard,
+        mirror: Mirror,
+    ) -> None:
+        self.store = store
+        self.journal = journal
+        self.processes = processes
+        self.swap_lock = swap_lock
+        self.signals = signals
+        self._guard = guard
+        self._mirror = mirror
+
+    def look(self) -> Sight:
+        """Read everything, and look at the processes. Changes nothing."""
+
+        def body(tx: ReadTx) -> tuple[list[Workflow], SwapMarker | None, CurrentRecipe | None, datetime]:
+            return workflows_in(tx), marker_in(tx), current_in(tx), tx.now
+
+        workflows, marker, current, now = self.store.read(body, scope=SCOPE)
+        holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
+        return Sight(workflows, marker, current, now, self.verdicts_on(holders))
+
+    def settled(self, sight: Sight) -> bool:
+        """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""
+        return sight.clean() and not any(self.signals.given(path) for _, path in _unasked(sight.workflows))
+
+    def change(self, body: Callable[[Change], T], *, spare: int | None = None) -> T:
+        """Sweep, reconcile, and then do what the body does, in one transaction; and after it see to the signal files.
+
+        What the body raises of Refused and Lost comes through, and what was swept before it stays swept: so a body decides
+        before it changes anything. The workflow with the token `spare` is not swept.
+        """
+        verdicts = self.look().verdicts
+        begun: list[Change] = []
+
+        def whole(tx: Tx) -> T | HoldfastError:
+            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, spare=spare)]
+            try:
+                return body(begun[0])
+            except (Refused, Lost) as error:
+                return error
+
+        with self._guard():
+            result = self.store.transact(whole, scope=SCOPE)
+        self._after(begun[0])
+        if isinstance(result, HoldfastError):
+            raise result
+        return result
+
+    def change_rows(self, body: Callable[[Tx], T]) -> T:
+        """One transaction over single workflows, which neither sweeps nor asks about the marker."""
+        with self._guard():
+            return self.store.transact(body, scope=[rows(WORKFLOWS)])
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        self.store.transact(lambda tx: tx.notify(CHANGED), scope=[], durable=False)
+
+    def verdicts_on(self, holders: Iterable[Holder]) -> dict[Holder, Liveness]:
+        """Look at some processes."""
+        return {holder: self._probe(holder) for holder in set(holders)}
+
+    def is_here(self, holder: Holder) -> bool:
+        """Does a process run on this machine, so that it sees our files?"""
+        return holder.host_id in ("", self.processes.here().host_id)
+
+    def _after(self, change: Change) -> None:
+        for workflow in change.cleared:
+            if workflow.preempt_signal_path is not None and self.is_here(workflow.owner):
+                self.signals.clear(workflow.preempt_signal_path, workflow.name, workflow.token)
+        for workflow, path in _unasked(change.workflows.values()):
+            if not self.is_here(workflow.owner):
+                continue
+            swap = self.signals.swap_of(path, workflow.name, workflow.token)
+            # A swap that had begun before this change and was not under way in it is over, and was killed before it could
+            # take back its signal.
+            if 0 < swap < change.revision and (change.marker is None or change.marker.token != swap):
+                self.signals.clear(path, workflow.name, workflow.token)
+        for workflow in change.asked:
+            if self.is_here(workflow.owner):
+                self.give_signal(workflow)
+        self._mirror.catch_up()
+
+    def give_signal(self, workflow: Workflow) -> None:
+        """Make a workflow's signal file. One that cannot be made is only warned of: the record says the same, and whoever
+        runs the workflow under `workflows run` or `running()` is told by the store."""
+        path = workflow.preempt_signal_path
+        wrong = None if path is None else self.signals.give(path, workflow.name, workflow.token, workflow.preempt_swap or 0)
+        if wrong is not None:
+            _warn(workflow.name, wrong)
+
+    def _probe(self, holder: Holder) -> Liveness:
+        if not holder.host_id and self.store.embedded:
+            # Written by another program, which knows pid and start alone; the files are this machine's, and so was it.
+            holder = replace(holder, **self.processes.here()._asdict())
+        return probe(holder, self.processes, embedded=self.store.embedded)
+
+
+def _warn(name: str, wrong: str) -> None:
+    # Loaded here, since there is mostly nothing to warn of.
+    import logging
+
+    logging.getLogger("holdfast.workflows").warning("no signal file workflow=%s: %s", name, wrong)

@@ -1,0 +1,21 @@
+"""The three spaces of workflows, which every change latches together."""
+
+from typing import Any
+
+from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow
+from holdfast.domains.workflows.wire import CURRENT_LAYOUT, MARKER_LAYOUT, WORKFLOWS_LAYOUT
+from holdfast.kernel.space import Space
+
+WORKFLOWS = Space("workflows", Workflow, layout=WORKFLOWS_LAYOUT)
+SWAP_MARKER = Space("swap_marker", SwapMarker, layout=MARKER_LAYOUT)
+CURRENT_RECIPE = Space("current_recipe", CurrentRecipe, layout=CURRENT_LAYOUT)
+
+SCOPE: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
+
+CHANGED = "workflows"
+"""Notified when a workflow came or went, and when a swap began, ended or let go of its lock."""
+
+
+def topic_of(name: str) -> str:
+    """Notified when a workflow is asked to yield, or has been swept."""
+    return f"workflows/{name}"

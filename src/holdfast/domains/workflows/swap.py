@@ -1,0 +1,221 @@
+"""One swap, from the lock to the new recipe.
+
+    take the swap lock and write the marker     one transaction, so that none is there without the other
+    ask, wait                                   until no work with another recipe is left
+    load                                        what the caller's block does
+    complete, or fail                           one transaction that needs the marker's token and the lock
+    let go of the lock
+
+Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears.
+"""
+
+import contextlib
+import enum
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from holdfast.domains.workflows import refusing, swap_log
+from holdfast.domains.workflows.change import Change
+from holdfast.domains.workflows.record import Preempt, SwapMarker, Workflow, who
+from holdfast.domains.workflows.room import Room
+from holdfast.domains.workflows.spaces import CHANGED
+from holdfast.domains.workflows.swap_lock import Contender
+from holdfast.domains.workflows.watch import Watch, next_expiry_s
+from holdfast.kernel import faults
+from holdfast.kernel.errors import HoldfastError, InvalidValue
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX
+from holdfast.kernel.store import Listener
+from holdfast.primitives.locks.waiting import Deadline, earliest
+
+
+class Policy(enum.Enum):
+    """What to do about work that cannot be preempted, or does not yield."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+InTheWay = SwapMarker | Workflow
+OnWait = Callable[[Sequence[InTheWay]], None]
+"""Told who is in the way when a wait begins, and when that changes: another swap, or workflows."""
+
+
+class Swap:
+    """A swap, for the time of a `with` block; see `Workflows.swap`."""
+
+    def __init__(
+        self,
+        room: Room,
+        recipe: str,
+        me: Holder,
+        *,
+        grace_s: float,
+        timeout_s: float,
+        policy: Policy,
+        on_wait: OnWait | None,
+    ) -> None:
+        self.recipe = recipe
+        self._room = room
+        self._me = me
+        self._grace_s = grace_s
+        self._deadline = Deadline(timeout_s)
+        self._timeout_s = timeout_s
+        self._policy = policy
+        self._on_wait = on_wait
+        self._told: list[tuple[str, int, Preempt | None]] = []
+        self._token = 0
+        self._contender: Contender | None = None
+
+    @property
+    def token(self) -> int:
+        """The token of this swap."""
+        return self._token
+
+    def __enter__(self) -> "Swap":
+        if self._contender is not None:
+            raise InvalidValue("a swap is entered once: ask for another")
+        self._deadline = Deadline(self._timeout_s)
+        self._contender = self._room.swap_lock.contender()
+        try:
+            with self._room.store.listen([CHANGED]) as ears:
+                self._begin(ears, self._contender)
+                faults.reach("swap.marked")
+                self._drain(ears)
+                faults.reach("swap.drained")
+        except BaseException as error:
+            self._end(swap_log.REFUSED, _why(error))
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._contender is None:
+            # It was ended in the block.
+            return
+        if error is not None:
+            self._end(swap_log.FAILED, _why(error))
+            return
+        faults.reach("swap.loaded")
+        try:
+            self._room.change(self._complete)
+        finally:
+            faults.reach("swap.completed")
+            self._let_go()
+
+    def check(self) -> None:
+        """Is this swap still in force? Raises LeaseLost when it is not: stop loading."""
+        self._room.change(self._mine)
+
+    def fail(self, why: str) -> None:
+        """End the swap without effect, saying why; the block then ends without further ado."""
+        self._end(swap_log.FAILED, why)
+
+    # --- beginning ---
+
+    def _begin(self, ears: Listener, contender: Contender) -> None:
+        while True:
+            in_the_way = self._room.change(lambda change: self._mark(change, contender))
+            if contender.has_it():
+                return
+            if self._deadline.passed():
+                raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
+            self._tell([] if in_the_way is None else [in_the_way])
+            with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
+                ears.wait(self._deadline.left_s(), also=watch.fds)
+
+    def _mark(self, change: Change, contender: Contender) -> SwapMarker | None:
+        """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
+        whoever asks never meets one who takes."""
+        if change.marker is not None or not contender.try_take():
+            return change.marker
+        self._token = change.tx.revision
+        change.mark(SwapMarker(recipe=self.recipe, holder=self._me, begun_at=change.tx.now, token=self._token))
+        return None
+
+    # --- waiting for running work ---
+
+    def _drain(self, ears: Listener) -> None:
+        grace = Deadline(self._grace_s)
+        while conflicts := self._room.change(lambda change: self._ask(change, late=grace.passed())):
+            faults.reach("swap.asked")
+            stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
+            if stubborn and self._policy is Policy.REFUSE:
+                raise refusing.refused(self.recipe, stubborn)
+            if self._deadline.passed():
+                raise refusing.not_drained(self.recipe, conflicts, self._timeout_s)
+            self._tell(conflicts)
+            patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
+            with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
+                ears.wait(earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)), also=watch.fds)
+
+    def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
+        """Ask those to yield who may, and note who has not in time; return all that are in the way."""
+        self._mine(change)
+        conflicts = _conflicts(change, self.recipe)
+        if self._policy is Policy.REFUSE and not all(workflow.preemptible for workflow in conflicts):
+            # It will be refused, so nobody is disturbed for it.
+            return conflicts
+        for workflow in conflicts:
+            if workflow.preemptible and workflow.preempt is Preempt.NONE:
+                change.ask(workflow)
+            workflow = change.workflows[workflow.name]
+            if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED):
+                change.ignore(workflow)
+        return _conflicts(change, self.recipe)
+
+    def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
+        facts = [_fact(one) for one in in_the_way]
+        if facts and facts != self._told and self._on_wait is not None:
+            self._told = facts
+            self._on_wait(in_the_way)
+
+    # --- ending ---
+
+    def _mine(self, change: Change) -> SwapMarker:
+        contender = self._contender
+        if change.marker is None or change.marker.token != self._token or contender is None or not contender.has_it():
+            raise refusing.swap_lost(self.recipe, self._token)
+        return change.marker
+
+    def _complete(self, change: Change) -> None:
+        change.load(self._mine(change))
+
+    def _end(self, kind: str, why: str) -> None:
+        """End without effect. What cannot be told now, since the store does not answer, the next one who looks finds out: a
+        marker without a lock."""
+
+        def body(change: Change) -> None:
+            if change.marker is not None and change.marker.token == self._token:
+                change.abandon(change.marker, kind, why[:SWAP_WHY_CHARS_MAX])
+            elif not self._token:
+                # Another swap was in the way to the end.
+                change.tell(kind, self.recipe, {"who": who(self._me), "why": why[:SWAP_WHY_CHARS_MAX]})
+
+        with contextlib.suppress(HoldfastError):
+            self._room.change(body)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        contender, self._contender = self._contender, None
+        if contender is not None:
+            contender.close()
+            faults.reach("swap.released")
+            with contextlib.suppress(HoldfastError):
+                # Once more: whoever woke for the marker may have come too early for the lock.
+                self._room.wake()
+
+
+def _conflicts(change: Change, recipe: str) -> list[Workflow]:
+    return [workflow for workflow in change.workflows.values() if workflow.recipe != recipe]
+
+
+def _may_yield(workflow: Workflow) -> bool:
+    return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
+
+
+def _fact(one: InTheWay) -> tuple[str, int, Preempt | None]:
+    return (one.recipe, one.token, None) if isinstance(one, SwapMarker) else (one.name, one.token, one.preempt)
+
+
+def _why(error: BaseException) -> str:
+    return error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"

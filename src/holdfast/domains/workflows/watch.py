@@ -1,0 +1,40 @@
+"""Watching processes while something waits: the kernel tells of a death at once, and a time to live is reckoned with."""
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+
+from holdfast.domains.workflows.record import Workflow
+from holdfast.domains.workflows.room import Room
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import SWAP_WATCHED_MAX
+
+_LATER_S = 0.001
+"""A lease is fresh up to and including its last instant, so the look comes after it."""
+
+
+class Watch:
+    """Descriptors of which one becomes readable when one of these processes dies."""
+
+    def __init__(self, room: Room, holders: Iterable[Holder]) -> None:
+        self._room = room
+        self._holders = list(holders)[:SWAP_WATCHED_MAX]
+        self.fds: list[int] = []
+
+    def __enter__(self) -> "Watch":
+        for holder in self._holders:
+            fd = self._room.processes.death(holder)
+            if fd is not None:
+                self.fds.append(fd)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:
+    """How long until the first time to live passes; None when there is none to wait for."""
+    now = room.store.now()
+    ends = [(workflow.lease.expires_at - now).total_seconds() for workflow in workflows]
+    return max(min(ends), 0.0) + _LATER_S if ends else None

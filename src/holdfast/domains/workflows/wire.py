@@ -1,0 +1,174 @@
+"""The form of workflows, marker and recipe in `workflows.json`.
+
+    {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "workflows": [{...}, ...]}
+
+A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid namespace beside. A file of
+another program may lack those three: its processes are then judged by pid and start alone. Instants are RFC 3339; seconds since
+1970 are read too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
+from holdfast.kernel import clock
+from holdfast.kernel.codec import Record
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.layout import Document, OneFile, Wire
+from holdfast.kernel.limits import WORKFLOW_TTL_S
+
+R = TypeVar("R", bound=Record)
+
+FOLDER = "workflows"
+FILE = "workflows.json"
+STATE_LOCK, SWAP_LOCK, SWAP_LOG = ".workflows.lock", ".swap.lock", "swap_log.jsonl"
+"""What lies beside the file: the lock around each change of it, the lock of a swap, and what happened to swaps."""
+
+ONLY = "only"
+"""The key of the marker, and of the current recipe: there is at most one."""
+
+_NS_A_TICK = 10_000_000
+"""A tick of /proc is a hundredth of a second on every machine that Linux runs on today."""
+
+
+def workflow_to_file(workflow: Workflow) -> Document:
+    """A workflow as it stands in the file's list."""
+    return {
+        **workflow.others,
+        "name": workflow.name,
+        "recipe": workflow.recipe,
+        **_process("owner", workflow.owner),
+        "started_at": clock.render(workflow.started_at),
+        "last_renewed_at": clock.render(workflow.last_renewed_at),
+        "ttl_seconds": workflow.ttl_seconds,
+        "preemptible": workflow.preemptible,
+        "preempt_signal_path": workflow.preempt_signal_path,
+        "token": workflow.token,
+        "preempt": workflow.preempt.value,
+        "preempt_swap": workflow.preempt_swap,
+    }
+
+
+def workflow_from_file(key: str, document: Document) -> Workflow:
+    """The workflow that an entry of the list tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    rest = dict(document)
+    if rest.pop("name", key) != key:
+        raise ValueError(f"the entry of {key} is named {document['name']}")
+    started_at = _instant(rest.pop("started_at"))
+    return Workflow(
+        name=key,
+        recipe=_text(rest.pop("recipe")),
+        owner=_holder("owner", rest),
+        started_at=started_at,
+        last_renewed_at=_instant(rest.pop("last_renewed_at", None) or clock.render(started_at)),
+        ttl_seconds=float(rest.pop("ttl_seconds", WORKFLOW_TTL_S)),
+        preemptible=bool(rest.pop("preemptible", False)),
+        preempt_signal_path=rest.pop("preempt_signal_path", None),
+        token=int(rest.pop("token", 0)),
+        preempt=Preempt(rest.pop("preempt", "none")),
+        preempt_swap=rest.pop("preempt_swap", None),
+        others=rest,
+    )
+
+
+def marker_to_file(marker: SwapMarker) -> Document:
+    """The marker as it stands under `swap_in_progress`."""
+    return {
+        **marker.others,
+        "target_recipe": marker.recipe,
+        **_process("holder", marker.holder),
+        "begun_at": clock.render(marker.begun_at),
+        "token": marker.token,
+    }
+
+
+def marker_from_file(_: str, document: Document) -> SwapMarker:
+    """The marker that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    rest = dict(document)
+    return SwapMarker(
+        recipe=_text(rest.pop("target_recipe")),
+        holder=_holder("holder", rest),
+        begun_at=_instant(rest.pop("begun_at")),
+        token=int(rest.pop("token", 0)),
+        others=rest,
+    )
+
+
+def current_to_file(current: CurrentRecipe) -> Document:
+    """The current recipe as it stands under `current_recipe`."""
+    at = clock.render(current.loaded_at)
+    return {**current.others, "recipe": current.recipe, "loaded_at": at, "token": current.token, "by": current.by}
+
+
+def current_from_file(_: str, document: Document) -> CurrentRecipe:
+    """The current recipe that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    rest = dict(document)
+    return CurrentRecipe(
+        recipe=_text(rest.pop("recipe")),
+        loaded_at=_instant(rest.pop("loaded_at")),
+        token=int(rest.pop("token", 0)),
+        by=_text(rest.pop("by", "")),
+        others=rest,
+    )
+
+
+def _named(value: Any) -> Iterable[tuple[str, Document]]:
+    return [(_text(document["name"]), document) for document in value or ()]
+
+
+def _listed(documents: Mapping[str, Document]) -> list[Document]:
+    return [document for _, document in sorted(documents.items())]
+
+
+def _at_most_one(value: Any) -> Iterable[tuple[str, Document]]:
+    return [(ONLY, value)] if value else []
+
+
+def _or_null(documents: Mapping[str, Document]) -> Document | None:
+    return documents.get(ONLY)
+
+
+def _single(part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]) -> OneFile[R]:
+    return OneFile(FOLDER, FILE, Wire(write, read), part=part, spread=_at_most_one, gather=_or_null)
+
+
+WORKFLOWS_LAYOUT = OneFile(
+    FOLDER, FILE, Wire(workflow_to_file, workflow_from_file), part="workflows", spread=_named, gather=_listed
+)
+MARKER_LAYOUT = _single("swap_in_progress", marker_to_file, marker_from_file)
+CURRENT_LAYOUT = _single("current_recipe", current_to_file, current_from_file)
+
+
+def _process(what: str, holder: Holder) -> Document:
+    return {
+        f"{what}_pid": holder.pid,
+        f"{what}_start_ns": holder.start_ticks * _NS_A_TICK,
+        f"{what}_boot_id": holder.boot_id,
+        f"{what}_host_id": holder.host_id,
+        f"{what}_pid_ns": holder.pid_ns,
+        f"{what}_label": holder.label,
+    }
+
+
+def _holder(what: str, rest: Document) -> Holder:
+    return Holder(
+        pid=int(rest.pop(f"{what}_pid")),
+        start_ticks=int(rest.pop(f"{what}_start_ns")) // _NS_A_TICK,
+        boot_id=_text(rest.pop(f"{what}_boot_id", "")),
+        host_id=_text(rest.pop(f"{what}_host_id", "")),
+        pid_ns=int(rest.pop(f"{what}_pid_ns", 0)),
+        label=_text(rest.pop(f"{what}_label", "")),
+    )
+
+
+def _instant(value: Any) -> datetime:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value, UTC)
+    return clock.parse(_text(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value

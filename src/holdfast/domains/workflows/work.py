@@ -1,0 +1,140 @@
+"""A workflow that runs: registered, renewed in the background, told when it is asked to yield, and released at the end."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from holdfast.domains.workflows import refusing
+from holdfast.domains.workflows.record import Preempt, Workflow
+from holdfast.domains.workflows.room import Room
+from holdfast.domains.workflows.spaces import WORKFLOWS, topic_of
+from holdfast.kernel.errors import HoldfastError, Lost, NotFound
+from holdfast.kernel.holder import Liveness
+
+if TYPE_CHECKING:
+    from holdfast.domains.workflows.registry import Registered, Workflows
+
+OnPreempt = Callable[[], object]
+"""Called each time that the work is asked to yield; and again a moment later, if it returns False."""
+OnLost = Callable[[], object]
+"""Called when the workflow was swept though its owner lives."""
+
+_STORE_LOST_S = 1.0
+_CLOSING_S = 5.0
+
+
+class Work:
+    """A workflow for the time of a `with` block; see `Workflows.running`."""
+
+    def __init__(
+        self,
+        workflows: "Workflows",
+        room: Room,
+        register: "Callable[[], Registered]",
+        on_preempt: OnPreempt | None,
+        on_lost: OnLost | None,
+    ) -> None:
+        self._workflows = workflows
+        self._room = room
+        self._register = register
+        self._on_preempt = on_preempt
+        self._on_lost = on_lost
+        self._heard = False
+        self._over = threading.Event()
+        self.lost = threading.Event()
+        """Set when the workflow was swept: stop work that needs its recipe."""
+        self.preempted = threading.Event()
+        """Set while it is asked to yield."""
+
+    def __enter__(self) -> "Work":
+        self._registered = self._register()
+        self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
+        self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end_thread()
+        try:
+            self._workflows.release(self.workflow.name, self.workflow.token)
+        except (NotFound, Lost):
+            self._gone()
+        if self.lost.is_set() and error is None:
+            raise refusing.swept(self.workflow.name, self.workflow.token)
+
+    @property
+    def workflow(self) -> Workflow:
+        """The workflow as it was registered."""
+        return self._registered.workflow
+
+    @property
+    def swap_needed(self) -> bool:
+        """Was its recipe yet to be loaded when it was registered?"""
+        return self._registered.swap_needed
+
+    def should_yield(self) -> bool:
+        """To be asked where stopping is safe: True when the work was asked to yield. Raises LeaseLost when it was swept."""
+        if self.lost.is_set():
+            raise refusing.swept(self.workflow.name, self.workflow.token)
+        path = self.workflow.preempt_signal_path
+        return self.preempted.is_set() or (path is not None and self._room.signals.given(path))
+
+    def _end_thread(self) -> None:
+        self._over.set()
+        with contextlib.suppress(HoldfastError):
+            self._room.store.transact(lambda tx: tx.notify(self._topic), scope=[], durable=False)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING_S)
+
+    def _keep(self) -> None:
+        every_s = self.workflow.ttl_seconds / 3
+        while not self._over.is_set() and not self.lost.is_set():
+            try:
+                with self._room.store.listen([self._topic, topic_of(self.workflow.name)]) as ears:
+                    self._keep_on(ears.wait, every_s)
+            except (HoldfastError, OSError):
+                # The store does not answer. It is asked again until it does, or the work ends.
+                self._over.wait(min(every_s, _STORE_LOST_S))
+
+    def _keep_on(self, wait: Callable[[float], object], every_s: float) -> None:
+        due_at = self._room.store.now()
+        while not self._over.is_set() and not self.lost.is_set():
+            self._look()
+            since_s = (self._room.store.now() - due_at).total_seconds()
+            if not 0 <= since_s < every_s:
+                self._renew()
+                due_at, since_s = self._room.store.now(), 0.0
+            if not self._over.is_set() and not self.lost.is_set():
+                wait(every_s - since_s)
+
+    def _renew(self) -> None:
+        try:
+            self._workflows.renew(self.workflow.name, self.workflow.token)
+        except Lost:
+            self._gone()
+
+    def _gone(self) -> None:
+        """It is not there any more. Whose owner has ended lost nothing by that: another was just quicker than its release."""
+        owner = self.workflow.owner
+        if self._room.verdicts_on([owner])[owner] is Liveness.DEAD:
+            self._over.set()
+        elif not self.lost.is_set():
+            self.lost.set()
+            if self._on_lost is not None:
+                self._on_lost()
+
+    def _look(self) -> None:
+        row = self._room.store.get(WORKFLOWS, self.workflow.name)
+        if row is None or row.record.token != self.workflow.token:
+            self._gone()
+        elif row.record.preempt is Preempt.NONE:
+            # Not asked, or not any more: the swap has failed.
+            self.preempted.clear()
+            self._heard = False
+        elif row.record.preempt is not Preempt.YIELDED and not self._heard:
+            # Whoever asked may be on another machine, or may not write where the owner reads.
+            self._room.give_signal(row.record)
+            self.preempted.set()
+            self._heard = self._on_preempt is None or self._on_preempt() is not False

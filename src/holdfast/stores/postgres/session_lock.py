@@ -1,0 +1,113 @@
+"""A lock of a database session: it ends with the connection that has it, and so with its process, wherever that ran.
+
+Each contender has a connection of its own, which a forked child does not keep open. Whether the lock is held is read in the
+server's table of locks, so that asking takes nothing.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+import psycopg
+
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.latches import session_key
+from holdfast.stores.postgres.translate import translated
+
+_HELD = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = {high} "
+    "AND objid::bigint = {low} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class SessionLock:
+    """A lock among all sessions of a database that know its name."""
+
+    def __init__(self, connections: Connections, namespace: str, name: str) -> None:
+        self._connections = connections
+        self._key = session_key(namespace, name)
+        high, low = divmod(self._key % (1 << 64), 1 << 32)
+        self._held = _HELD.format(high=high, low=low)
+        self._mutex = threading.Lock()
+        self._asking: tuple[int, Connection] | None = None
+
+    def contender(self) -> "SessionContender":
+        """Open the connection that is to carry it. Raises StoreUnavailable."""
+        return SessionContender(self._connections, self._key, f"{self._held} AND pid = pg_backend_pid()")
+
+    def is_held(self) -> bool:
+        """Has any session got it at this moment? Raises StoreUnavailable."""
+        with self._mutex:
+            try:
+                return bool(_asked(self._connection(), self._held))
+            except psycopg.Error:
+                # The connection had been idle, and lost. A new one answers, or tells why there is no answer.
+                self._asking = None
+            try:
+                return bool(_asked(self._connection(), self._held))
+            except psycopg.Error as error:
+                raise translated(self._connections.address, error) from None
+
+    def _connection(self) -> Connection:
+        # Kept by pid: what a forked child inherited is its parent's.
+        if self._asking is None or self._asking[0] != os.getpid():
+            self._asking = (os.getpid(), self._connections.connect())
+        return self._asking[1]
+
+    def close(self) -> None:
+        """Let go of the connection that asks."""
+        with self._mutex:
+            asking, self._asking = self._asking, None
+            if asking is not None and asking[0] == os.getpid():
+                asking[1].close()
+
+
+class SessionContender:
+    """One who wants the lock, and maybe has it."""
+
+    def __init__(self, connections: Connections, key: int, mine: str) -> None:
+        self._connections = connections
+        self._take = f"SELECT pg_try_advisory_lock({key})"
+        self._free = f"SELECT pg_advisory_unlock({key})"
+        self._mine = mine
+        self._pid = os.getpid()
+        self._taken = False
+        self._raw = connections.connect()
+
+    def try_take(self) -> bool:
+        """Take it if no other session has it. Raises StoreUnavailable."""
+        try:
+            # Taken twice by one session, it would have to be let go twice.
+            self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(_asked(self._raw, self._take))
+        except psycopg.Error as error:
+            raise translated(self._connections.address, error) from None
+        return self._taken
+
+    def has_it(self) -> bool:
+        """Is it still ours? Asked of the server: a session that was lost has no lock, whatever this process believes."""
+        if not self._taken or self._pid != os.getpid():
+            return False
+        try:
+            return bool(_asked(self._raw, self._mine))
+        except psycopg.Error:
+            return False
+
+    def close(self) -> None:
+        """Let go of it, and of its connection."""
+        taken, self._taken = self._taken, False
+        if self._pid == os.getpid():
+            with contextlib.suppress(psycopg.Error):
+                if taken:
+                    # The server notices a closed connection a moment later, and whoever is woken then would come too early.
+                    _asked(self._raw, self._free)
+            with contextlib.suppress(psycopg.Error):
+                self._raw.close()
+
+
+def _asked(raw: Connection, question: str) -> Any:
+    """One answer, within the time that a transaction may take."""
+    raw.patience_until = time.monotonic() + TRANSACT_TIMEOUT_S
+    return raw.execute(question.encode()).fetchall()[0][0]

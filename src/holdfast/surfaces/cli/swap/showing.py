@@ -1,0 +1,73 @@
+"""`holdfast swap status`, `reconcile` and `log`."""
+
+import click
+
+from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
+from holdfast.domains.workflows.record import who
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.limits import LIST_MAX
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import json_option
+from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.render import json_document, moment, pairs
+from holdfast.surfaces.cli.workflows.words import STATES
+
+
+@click.command()
+@json_option
+@store_options
+def status(as_json: bool) -> None:
+    """Show what is loaded, the swap that is under way, and the workflows. Clears what a dead swap left behind."""
+    with connected(create=False) as hf:
+        found = hf.workflows.swap_status()
+    if as_json:
+        json_document({"current": found.current, "swap": found.marker, "workflows": found.workflows})
+    else:
+        pairs(_facts(found))
+
+
+@click.command()
+@json_option
+@store_options
+def reconcile(as_json: bool) -> None:
+    """Clear the marker of a swap that nobody stands behind. Every other command does the same when it meets one."""
+    with connected(create=False) as hf:
+        found = hf.workflows.reconcile_swap_marker()
+    if as_json:
+        answer(to_json({"swap": found.live, "cleared": found.cleared}))
+    elif found.cleared is not None:
+        answer(f"cleared what was left of {_swap(found.cleared)}")
+    else:
+        answer("no swap is under way" if found.live is None else f"{_swap(found.live)} is under way")
+
+
+@click.command()
+@click.option("-n", "--tail", type=click.IntRange(0), default=0, help="How many of the last; 0 for all.")
+@json_option
+@store_options
+def log(tail: int, as_json: bool) -> None:
+    """Show what happened to swaps, oldest first. `holdfast log` has it too, among everything else."""
+    with connected(create=False) as hf:
+        events = hf.workflows.swap_log(tail or LIST_MAX)
+    for event in events:
+        click.echo(to_json(event) if as_json else _line(event))
+
+
+def _facts(found: SwapStatus) -> list[tuple[str, str]]:
+    current = "none" if found.current is None else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
+    facts = [("current", current), ("swap", "none" if found.marker is None else _swap(found.marker))]
+    for workflow in found.workflows:
+        state = STATES[workflow.preempt]
+        facts.append(("workflow", f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {state}"))
+    return facts
+
+
+def _swap(marker: SwapMarker) -> str:
+    return f"a swap to {marker.recipe} by {who(marker.holder)}, begun {moment(marker.begun_at)}"
+
+
+def _line(event: SwapEvent) -> str:
+    data = " ".join(f"{name}={value}" for name, value in event.data.items() if value is not None)
+    return printable(
+        f"{moment(event.at)}  {event.event:<22} {event.recipe:<12} {event.who}  {data}".replace("\n", " ").rstrip()
+    )

@@ -1,0 +1,123 @@
+"""`holdfast swap to`."""
+
+import signal
+from contextlib import suppress
+from typing import NamedTuple
+
+import click
+
+from holdfast.domains.workflows import Policy, Swap
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
+from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.locks.running import Wrapper
+from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.workflows.words import Telling
+
+_POLICIES = [policy.value for policy in Policy]
+
+
+class _Wish(NamedTuple):
+    """What the swap is to be."""
+
+    recipe: str
+    grace_s: float
+    timeout_s: float
+    policy: str
+    quiet: bool
+
+
+@click.command(cls=Wrapper, short_help="Load another recipe when no work needs the old one.")
+@click.argument("recipe", metavar="RECIPE")
+@click.option(
+    "--grace",
+    "grace_s",
+    metavar="SECONDS",
+    type=float,
+    callback=no_less_than_nothing,
+    default=SWAP_GRACE_S,
+    show_default=True,
+    help="How long preemptible work is given to yield before it is treated as any other.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=float,
+    callback=no_less_than_nothing,
+    default=SWAP_TIMEOUT_S,
+    show_default=True,
+    help="How long to wait for another swap and for running work, with exit status 5 after that.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(_POLICIES),
+    default=_POLICIES[0],
+    show_default=True,
+    help="About work that cannot be preempted, or does not yield: wait for it, or refuse the swap at once.",
+)
+@quiet_option
+@store_options
+def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, policy: str, quiet: bool) -> int:
+    """Run the command that loads a recipe, once no work with another recipe is left.
+
+    \b
+        holdfast swap to llama-70b -- ./load.sh llama-70b
+        holdfast swap to qwen-7b --policy refuse -- ./load.sh qwen-7b
+
+    Until it has ended nothing can be registered with another recipe. Preemptible work is asked to yield; work is waited for,
+    and never killed. Whom it waits for is told on stderr. If the command succeeds, its recipe is the current one. If it fails,
+    nothing has changed. If this process is killed, the swap is over: the command is sent SIGTERM, and the next one who looks
+    clears what was left.
+
+    The command finds HOLDFAST_SWAP_RECIPE and HOLDFAST_SWAP_TOKEN in its environment, and signals are passed on to it. Exit
+    status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4 when the swap was refused or lost,
+    5 when it could not begin in time.
+    """
+    if not words:
+        raise click.UsageError("no command is given: say `holdfast swap to RECIPE -- COMMAND`")
+    passing = Passing()
+    # Before the store is opened, so that the command inherits nothing of it.
+    child = Child(list(words), passing.before, undone="the swap has failed, and nothing has changed", bound=True)
+    try:
+        passing.begin(Interrupting(passing, child))
+        return _swap(_Wish(recipe, grace_s, timeout_s, policy, quiet), child, passing)
+    except Interrupted as stopped:
+        if stopped.number != signal.SIGCHLD:
+            raise
+        remark(f"the process that was to become {words[0]} was killed while it waited: it was not run")
+        return child.wait()
+    finally:
+        passing.deliver = drop
+        child.dismiss()
+
+
+def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
+    hf = connected()
+    try:
+        with hf.workflows.swap(
+            wish.recipe,
+            grace_s=wish.grace_s,
+            timeout_s=wish.timeout_s,
+            policy=wish.policy,
+            on_wait=Telling(quiet=wish.quiet),
+        ) as swap:
+            return _load(swap, child, passing)
+    finally:
+        with suppress(HoldfastError):
+            hf.close()
+
+
+def _load(swap: Swap, child: Child, passing: Passing) -> int:
+    passing.deliver = child.pass_on
+    child.begin({"HOLDFAST_SWAP_RECIPE": swap.recipe, "HOLDFAST_SWAP_TOKEN": str(swap.token)})
+    status = child.wait()
+    # What comes from here on must not interrupt the end of the swap.
+    passing.deliver = drop
+    if status:
+        swap.fail(f"the command's exit status was {status}")
+        remark(f"{swap.recipe} was not loaded: the command's exit status was {status}. The current recipe has not changed")
+    return status

@@ -1,0 +1,36 @@
+"""What several commands of `holdfast workflows` ask for."""
+
+import click
+
+from holdfast.kernel.limits import WORKFLOW_TTL_S
+from holdfast.surfaces.cli.locks.options import more_than_nothing, no_less_than_nothing
+
+name_argument = click.argument("name", metavar="NAME")
+recipe_option = click.option("--recipe", required=True, metavar="RECIPE", help="What it needs loaded, such as llama-70b.")
+token_option = click.option("--token", type=int, required=True, metavar="TOKEN", help="What `register` printed.")
+ttl_option = click.option(
+    "--ttl",
+    "ttl_s",
+    metavar="SECONDS",
+    type=float,
+    callback=more_than_nothing,
+    default=WORKFLOW_TTL_S,
+    show_default=True,
+    help="It is over so long after its last renewal, whether or not its process lives.",
+)
+preemptible_option = click.option(
+    "--preemptible", is_flag=True, help="It may be asked to yield, by a signal file that it looks for where stopping is safe."
+)
+signal_path_option = click.option(
+    "--signal-path", metavar="PATH", help="Where its signal file is to appear: absolute, and nothing there yet."
+)
+wait_option = click.option(
+    "-w",
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=float,
+    callback=no_less_than_nothing,
+    default=0.0,
+    help="Wait so long for the end of a swap to another recipe.  [default: refuse at once, exit status 4]",
+)

@@ -1,0 +1,159 @@
+"""`holdfast workflows run`: a command as a workflow."""
+
+import os
+import signal
+from contextlib import suppress
+from typing import NamedTuple
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.domains.workflows import Work
+from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.options import quiet_option
+from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.locks.running import Wrapper
+from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.workflows.options import (
+    name_argument,
+    preemptible_option,
+    recipe_option,
+    signal_path_option,
+    ttl_option,
+    wait_option,
+)
+from holdfast.surfaces.cli.workflows.registering import needed
+from holdfast.surfaces.cli.workflows.words import Telling
+
+SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "none")
+
+
+class _Wish(NamedTuple):
+    """What the workflow is to be."""
+
+    name: str
+    recipe: str
+    ttl_s: float
+    preemptible: bool
+    signal_path: str | None
+    signal_name: str
+    wait_s: float
+    quiet: bool
+
+
+@click.command(cls=Wrapper, short_help="Run a command as a workflow.")
+@name_argument
+@recipe_option
+@ttl_option
+@preemptible_option
+@signal_path_option
+@click.option(
+    "--signal",
+    "signal_name",
+    type=click.Choice(SIGNALS),
+    default=SIGNALS[0],
+    show_default=True,
+    help="What the command is sent when it is to yield, beside the file, if it has a handler for it.",
+)
+@wait_option
+@quiet_option
+@store_options
+def run(
+    name: str,
+    words: tuple[str, ...],
+    recipe: str,
+    ttl_s: float,
+    preemptible: bool,
+    signal_path: str | None,
+    signal_name: str,
+    wait_s: float,
+    quiet: bool,
+) -> int:
+    """Run a command as a workflow, and exit as it does.
+
+    \b
+        holdfast workflows run nightly --recipe llama-70b -- ./evaluate.sh
+        holdfast workflows run tuning --recipe qwen-7b --preemptible -- python tune.py
+
+    The command's own process is the owner. It is renewed at a third of its time to live, and released when it ends. Refused
+    (exit status 4) while a swap to another recipe is under way, unless --wait is given.
+
+    A preemptible command finds the path of its signal file in HOLDFAST_PREEMPT_FILE. When that file is there, it should stop
+    where that is safe, and end. It is sent a signal too, but only if it has a handler: work is asked, never killed.
+    HOLDFAST_WORKFLOW and HOLDFAST_WORKFLOW_TOKEN are its name and token.
+
+    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4
+    when it was refused, or was swept while it ran.
+    """
+    if not words:
+        raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
+    wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, wait_s, quiet)
+    passing = Passing()
+    # Before the store is opened, so that the command inherits nothing of it.
+    child = Child(list(words), passing.before, undone="the workflow was released")
+    try:
+        passing.begin(Interrupting(passing, child))
+        return _as_workflow(wish, child, passing, label=os.path.basename(words[0]))
+    except Interrupted as stopped:
+        if stopped.number != signal.SIGCHLD:
+            raise
+        remark(f"the process that was to become {words[0]} was killed while it waited: it was not run")
+        return child.wait()
+    finally:
+        passing.deliver = drop
+        child.dismiss()
+
+
+def _as_workflow(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:
+    hf = connected()
+    try:
+        with _work(hf, wish, child, label) as work:
+            passing.deliver = child.pass_on
+            if work.swap_needed and not wish.quiet:
+                remark(needed(work.workflow))
+            child.begin(_environment(work))
+            status = child.wait()
+            passing.deliver = drop
+        return status
+    except LeaseLost as lost:
+        # It was told of at once.
+        return status_of(lost).exit
+    finally:
+        with suppress(HoldfastError):
+            hf.close()
+
+
+def _work(hf: Holdfast, wish: _Wish, child: Child, label: str) -> Work:
+    def preempt() -> bool:
+        """Tell the command; False as long as it has no handler, which it may be about to install."""
+        if wish.signal_name == "none":
+            return True
+        number = getattr(signal, f"SIG{wish.signal_name}")
+        caught = hf.processes.catches(child.pid, number)
+        if caught:
+            child.send(number)
+        return caught
+
+    def lost() -> None:
+        remark(f"workflow {wish.name} was swept, since it was not renewed in time: its recipe may be swapped under the command")
+
+    return hf.workflows.running(
+        wish.name,
+        wish.recipe,
+        owner=hf.processes.of(child.pid, label),
+        ttl_s=wish.ttl_s,
+        preemptible=wish.preemptible,
+        preempt_signal_path=wish.signal_path,
+        wait_s=wish.wait_s,
+        on_wait=Telling(quiet=wish.quiet),
+        on_preempt=preempt,
+        on_lost=lost,
+    )
+
+
+def _environment(work: Work) -> dict[str, str]:
+    path = work.workflow.preempt_signal_path
+    own = {"HOLDFAST_WORKFLOW": work.workflow.name, "HOLDFAST_WORKFLOW_TOKEN": str(work.workflow.token)}
+    return own if path is None else {**own, "HOLDFAST_PREEMPT_FILE": os.fspath(path)}

@@ -1,0 +1,38 @@
+"""How people are told of workflows and swaps."""
+
+from collections.abc import Sequence
+
+from holdfast.domains.workflows import Preempt, SwapMarker, Workflow
+from holdfast.domains.workflows.record import who
+from holdfast.domains.workflows.refusing import listed
+from holdfast.domains.workflows.swap import InTheWay
+from holdfast.surfaces.cli.output import remark
+
+STATES = {
+    Preempt.NONE: "runs",
+    Preempt.REQUESTED: "asked to yield",
+    Preempt.YIELDED: "yielding",
+    Preempt.IGNORED: "has not yielded",
+}
+
+
+def waiting_line(in_the_way: Sequence[InTheWay]) -> str:
+    """Whom a swap, or a registration, waits for."""
+    swaps = [one for one in in_the_way if isinstance(one, SwapMarker)]
+    if swaps:
+        return f"waiting for a swap to {swaps[0].recipe} by {who(swaps[0].holder)} to end"
+    return f"waiting: {listed([one for one in in_the_way if isinstance(one, Workflow)])}"
+
+
+class Telling:
+    """Says on stderr whom a command waits for, each time that this has changed."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._told = ""
+
+    def __call__(self, in_the_way: Sequence[InTheWay]) -> None:
+        line = waiting_line(in_the_way)
+        if line != self._told and not self._quiet:
+            remark(line)
+        self._told = line

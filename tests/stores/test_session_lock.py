@@ -1,0 +1,106 @@
+"""A lock of a database session: one holder among all sessions, gone with its connection."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast.kernel.errors import StoreUnavailable
+from holdfast.stores.postgres.store import PostgresStore
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres_url)) as opened:
+        yield opened
+
+
+def terminate(url: str, pid: int) -> None:
+    """End a session of the server, and return once it is gone."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        assert connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,)).fetchone() == (True,)
+
+
+def test_one_session_has_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
+    lock = store.session_lock("swap")
+    assert not lock.is_held()
+    with closing(PostgresStore(postgres_url)) as elsewhere, closing(PostgresStore(postgres_url, namespace="n2")) as apart:
+        first, second, third = (one.session_lock("swap").contender() for one in (store, elsewhere, apart))
+        assert first.try_take() and first.try_take() and first.has_it()
+        assert not second.try_take() and not second.has_it()
+        assert third.try_take(), "another namespace is another lock"
+        assert lock.is_held() and elsewhere.session_lock("swap").is_held()
+        assert not store.session_lock("other").is_held()
+        first.close()
+        first.close()
+        assert not lock.is_held() and not first.has_it()
+        assert second.try_take()
+        second.close()
+        third.close()
+
+
+def test_a_session_that_was_ended_has_no_lock(store: PostgresStore, postgres_url: str) -> None:
+    lock = store.session_lock("swap")
+    with closing(lock.contender()) as contender:
+        assert contender.try_take()
+        terminate(postgres_url, contender._raw.info.backend_pid)
+        assert not lock.is_held()
+        assert not contender.has_it()
+        with pytest.raises(StoreUnavailable):
+            contender.try_take()
+
+
+def test_the_connection_that_asks_is_made_anew_when_it_was_lost(store: PostgresStore, postgres_url: str) -> None:
+    lock = store.session_lock("swap")
+    assert not lock.is_held()
+    assert lock._asking is not None
+    terminate(postgres_url, lock._asking[1].info.backend_pid)
+    assert not lock.is_held()
+
+
+def test_a_forked_child_neither_has_nor_keeps_nor_frees_it(store: PostgresStore) -> None:
+    lock = store.session_lock("swap")
+    contender = lock.contender()
+    assert contender.try_take()
+    told, telling = os.pipe()
+    child = os.fork()
+    if not child:
+        fine = not contender.has_it()
+        contender.close()
+        fine = fine and lock.is_held()
+        os.write(telling, b"1" if fine else b"0")
+        signal.pause()
+    assert os.read(told, 1) == b"1"
+    assert contender.has_it()
+    contender.close()
+    assert not lock.is_held(), "while the child lives"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(told)
+    os.close(telling)
+
+
+def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) -> None:
+    lock = store.session_lock("swap")
+    taken: list[bool] = []
+    barrier = threading.Barrier(6)
+
+    def want() -> None:
+        contender = lock.contender()
+        barrier.wait(20)
+        taken.append(contender.try_take())
+        barrier.wait(20)
+        contender.close()
+
+    threads = [threading.Thread(target=want) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(taken) == [False] * 5 + [True]

@@ -1,0 +1,325 @@
+"""`holdfast workflows` and `holdfast swap` as a user runs them, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import Holdfast, connect
+from tests.surfaces.command import CommandLine
+from tests.surfaces.locking import HOLDING, PATIENCE_S, Process, end, line, remark, trapping
+
+pytestmark = pytest.mark.slow
+
+
+class Bench(CommandLine):
+    """`holdfast` on a store of its own, and a look into that store."""
+
+    def __init__(self, folder: Path, hf: Holdfast, url: str) -> None:
+        super().__init__(folder, HOLDFAST_STORE=url)
+        self.hf = hf
+        self.started: list[Process] = []
+
+    def begin(self, *words: str) -> Process:
+        """Start `holdfast WORDS`; its input is ours to end."""
+        process = self.start(*words, stdin=subprocess.PIPE)
+        self.started.append(process)
+        return process
+
+    def run(self, name: str, recipe: str, *more: str) -> tuple[Process, int]:
+        """Start a workflow that lives until its input ends; return it and its command's process id."""
+        process = self.begin("workflows", "run", name, "--recipe", recipe, "-q", *more, "--", *HOLDING)
+        return process, int(line(process))
+
+    def names(self) -> list[str]:
+        return [workflow.name for workflow in self.hf.workflows.list_workflows()]
+
+    def current(self) -> str | None:
+        current = self.hf.workflows.swap_status().current
+        return None if current is None else current.recipe
+
+    def events(self) -> list[str]:
+        return [event.event for event in self.hf.workflows.swap_log()]
+
+    def told(self, kind: str) -> None:
+        """Wait until the journal tells of something."""
+        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
+            if any(entry.kind == kind for entry in batch.entries):
+                return
+        raise AssertionError(f"nothing is told of {kind}")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    url = f"sqlite:{tmp_path}/state/store.sqlite"
+    with connect(url) as hf:
+        made = Bench(tmp_path, hf, url)
+        try:
+            yield made
+        finally:
+            for process in made.started:
+                process.kill()
+                process.communicate()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process for work to belong to."""
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+# --- register, renew, release, list, sweep ---
+
+
+def test_register_renew_release(bench: Bench, sleeper: int) -> None:
+    done = bench("workflows", "register", "nightly", "--recipe", "llama", "--pid", str(sleeper))
+    assert done.status == 0 and done.err == "holdfast: llama is not loaded: `holdfast swap to llama -- COMMAND` loads it\n"
+    token = done.out.strip()
+    (row,) = [text.split("\t") for text in bench("workflows", "list").out.splitlines()]
+    assert row[:5] == ["nightly", "llama", "runs", "no", str(sleeper)] and row[6] == token
+    assert bench("workflows", "renew", "nightly", "--token", token, "--ttl", "3600").out.startswith("nightly ends at ")
+    assert bench("workflows", "release", "nightly", "--token", "7").status == 4
+    assert bench("workflows", "release", "nightly", "--token", token).out == "nightly is released\n"
+    gone = bench("workflows", "release", "nightly", "--token", token)
+    assert gone.status == 1 and "there is no workflow nightly" in gone.err
+    lost = bench("workflows", "renew", "nightly", "--token", token)
+    assert lost.status == 4 and "not registered any more" in lost.err
+
+
+def test_registering_needs_a_process_that_lives(bench: Bench, sleeper: int) -> None:
+    assert bench("workflows", "register", "a", "--recipe", "r").status == 2
+    assert bench("workflows", "register", "a", "--recipe", "r", "--pid", "4194304").status == 1
+    as_json = json.loads(bench("workflows", "register", "a", "--recipe", "r", "--pid", str(sleeper), "--json").out)
+    assert as_json["swap_needed"] is True and as_json["owner"]["pid"] == sleeper
+    refused = bench("workflows", "register", "a", "--recipe", "r", "--pid", str(os.getpid()))
+    assert refused.status == 4 and f"process {sleeper}" in refused.err
+    assert bench("workflows", "register", "../a", "--recipe", "r", "--pid", str(sleeper)).status == 2
+
+
+def test_the_dead_are_swept(bench: Bench) -> None:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    bench("workflows", "register", "a", "--recipe", "r", "--pid", str(process.pid))
+    process.kill()
+    process.communicate()
+    assert bench("workflows", "sweep").out == "a\n"
+    assert bench("workflows", "sweep", "--json").out == "[]\n"
+
+
+def test_looking_makes_no_store(tmp_path: Path) -> None:
+    command = CommandLine(tmp_path)
+    for words in (("workflows", "list"), ("workflows", "sweep"), ("swap", "status"), ("swap", "reconcile"), ("swap", "log")):
+        assert command(*words).status == 0
+    assert not (tmp_path / ".local").exists()
+
+
+# --- run ---
+
+
+def test_run_is_a_workflow_for_as_long_as_its_command_runs(bench: Bench) -> None:
+    process, pid = bench.run("train", "llama")
+    (workflow,) = bench.hf.workflows.list_workflows()
+    assert (workflow.name, workflow.recipe, workflow.owner.pid, workflow.owner.label) == ("train", "llama", pid, "sh")
+    assert end(process)[0] == 0
+    assert bench.names() == []
+    assert [e.kind for e in bench.hf.log.tail(10)[0]] == ["workflow.registered", "workflow.released"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137), (["no-such-command"], 127), (["/"], 126)],
+)
+def test_run_exits_as_its_command_does(bench: Bench, words: list[str], status: int) -> None:
+    done = bench("workflows", "run", "a", "--recipe", "r", "--", *words)
+    assert done.status == status
+    assert bench.names() == []
+    assert ("the workflow was released" in done.err) == (status in (126, 127))
+
+
+def test_run_without_a_command_is_a_mistake(bench: Bench) -> None:
+    assert bench("workflows", "run", "a", "--recipe", "r").status == 2
+    assert bench("swap", "to", "r").status == 2
+
+
+def test_the_command_finds_its_name_token_and_signal_file(bench: Bench) -> None:
+    script = "echo $HOLDFAST_WORKFLOW $HOLDFAST_WORKFLOW_TOKEN $HOLDFAST_PREEMPT_FILE"
+    name, token, path = bench("workflows", "run", "a", "--recipe", "r", "--preemptible", "--", "sh", "-c", script).out.split()
+    assert name == "a" and path.endswith(f"/a-{token}.preempt")
+    assert bench("workflows", "run", "a", "--recipe", "r", "--", "sh", "-c", script).out.count("preempt") == 0
+    own = str(bench.folder / "my-signal")
+    words = ("workflows", "run", "a", "--recipe", "r", "--preemptible", "--signal-path", own, "--", "sh", "-c", script)
+    assert bench(*words).out.split()[2] == own
+
+
+def test_signals_are_passed_on(bench: Bench) -> None:
+    process = bench.begin("workflows", "run", "a", "--recipe", "r", "-q", "--", *trapping("SIGTERM"))
+    assert line(process) == "up"
+    process.send_signal(signal.SIGTERM)
+    assert line(process) == "got"
+    assert end(process)[0] == 42
+    assert bench.names() == []
+
+
+def test_a_killed_run_leaves_its_command_registered_until_it_ends(bench: Bench) -> None:
+    process, pid = bench.run("a", "r")
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert bench.names() == ["a"]
+    os.kill(pid, signal.SIGKILL)
+    # Its parent is gone, so it is nobody's zombie for long; either way it is dead.
+    bench.hf.workflows.swap("other", timeout_s=PATIENCE_S).__enter__().fail("only looked")
+    assert bench.names() == []
+
+
+def test_run_is_refused_under_a_swap_to_another_recipe_and_waits_if_told(bench: Bench) -> None:
+    with bench.hf.workflows.swap("llama"):
+        refused = bench("workflows", "run", "a", "--recipe", "qwen", "--", "true")
+        assert refused.status == 4 and "a swap to llama by process" in refused.err
+        assert bench("workflows", "run", "b", "--recipe", "llama", "--", "true").status == 0
+        waits = bench.begin("workflows", "run", "a", "--recipe", "qwen", "-w", "30", "--", "echo", "ran")
+        assert remark(waits).startswith("holdfast: waiting for a swap to llama by process")
+    status, out, err = end(waits)
+    assert (status, out) == (0, "ran\n") and "qwen is not loaded" in err
+
+
+def test_a_signal_while_run_waits_ends_it_in_order(bench: Bench) -> None:
+    with bench.hf.workflows.swap("llama"):
+        waits = bench.begin("workflows", "run", "a", "--recipe", "qwen", "-w", "30", "--", "echo", "ran")
+        remark(waits)
+        waits.send_signal(signal.SIGTERM)
+        assert end(waits)[:2] == (128 + signal.SIGTERM, "")
+    assert bench.names() == []
+
+
+# --- yielding ---
+
+
+def test_a_preemptible_command_yields_to_the_signal_file(bench: Bench) -> None:
+    # Waits for the file as a program would that has nothing better: it looks where stopping is safe.
+    script = 'echo up; read x; test -e "$HOLDFAST_PREEMPT_FILE" && echo yields'
+    process = bench.begin("workflows", "run", "tune", "--recipe", "qwen", "-q", "--preemptible", "--", "sh", "-c", script)
+    assert line(process) == "up"
+    swap = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
+    assert "workflow tune (qwen, sh (process " in (told := remark(swap)) and "was asked to yield" in told
+    assert process.stdin is not None
+    process.stdin.write("checkpoint\n")
+    process.stdin.flush()
+    assert line(process) == "yields"
+    assert end(process)[0] == 0
+    assert end(swap)[:2] == (0, "loaded\n")
+    assert bench.current() == "llama"
+    assert bench.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_a_command_with_a_handler_is_sent_a_signal_too(bench: Bench, name: str) -> None:
+    words = ("workflows", "run", "tune", "--recipe", "qwen", "-q", "--preemptible", "--signal", name)
+    process = bench.begin(*words, "--", *trapping(f"SIG{name}"))
+    assert line(process) == "up"
+    swap = bench.begin("swap", "to", "llama", "--", "true")
+    assert line(process) == "got"
+    assert end(process)[0] == 42
+    assert end(swap)[0] == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--signal", "none"]])
+def test_a_command_without_a_handler_is_not_killed_by_the_signal(bench: Bench, more: list[str]) -> None:
+    process, _ = bench.run("tune", "qwen", "--preemptible", *more)
+    done = bench("swap", "to", "llama", "--grace", "0", "--policy", "refuse", "--", "true")
+    assert done.status == 4 and "workflow tune (qwen, sh (process" in done.err and "has not yielded" in done.err
+    assert bench.names() == ["tune"]
+    assert end(process)[0] == 0
+    assert bench.events() == ["swap_started", "preempt_requested", "preempt_ignored", "swap_refused"]
+
+
+# --- swap ---
+
+
+def test_a_swap_runs_its_command_and_changes_the_recipe(bench: Bench) -> None:
+    done = bench("swap", "to", "llama", "--", "sh", "-c", "echo $HOLDFAST_SWAP_RECIPE $HOLDFAST_SWAP_TOKEN")
+    token = bench.hf.workflows.swap_log()[-1].data["token"]
+    assert (done.status, done.out, done.err) == (0, f"llama {token}\n", "")
+    assert "current  llama, loaded" in bench("swap", "status").out
+    assert json.loads(bench("swap", "status", "--json").out)["current"]["recipe"] == "llama"
+    lines = bench("swap", "log").out.splitlines()
+    assert [text.split()[2] for text in lines] == ["swap_started", "swap_completed"]
+    (last,) = bench("swap", "log", "-n", "1", "--json").out.splitlines()
+    assert json.loads(last)["event"] == "swap_completed"
+
+
+@pytest.mark.parametrize(("words", "status"), [(["sh", "-c", "exit 9"], 9), (["no-such-command"], 127)])
+def test_a_failed_load_changes_nothing_and_says_why(bench: Bench, words: list[str], status: int) -> None:
+    assert bench("swap", "to", "llama", "--", "true").status == 0
+    done = bench("swap", "to", "qwen", "--", *words)
+    assert done.status == status
+    assert f"qwen was not loaded: the command's exit status was {status}" in done.err
+    assert bench.current() == "llama"
+    assert bench.hf.workflows.swap_log()[-1].data["why"] == f"the command's exit status was {status}"
+
+
+def test_a_swap_waits_for_work_or_refuses_or_gives_up(bench: Bench) -> None:
+    process, pid = bench.run("train", "qwen")
+    refused = bench("swap", "to", "llama", "--policy", "refuse", "--", "echo", "no")
+    assert (refused.status, refused.out) == (4, "")
+    assert f"workflow train (qwen, sh (process {pid})) is not preemptible" in refused.err
+    late = bench("swap", "to", "llama", "--timeout", "0.05", "-q", "--", "echo", "no")
+    assert (late.status, late.out) == (5, "") and "no swap to llama within 0.05 s" in late.err
+    waits = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
+    assert remark(waits) == f"holdfast: waiting: workflow train (qwen, sh (process {pid})) is not preemptible"
+    assert end(process)[0] == 0
+    assert end(waits)[:2] == (0, "loaded\n")
+
+
+def test_two_swaps_take_turns(bench: Bench) -> None:
+    first = bench.begin("swap", "to", "a", "--", *HOLDING)
+    line(first)
+    second = bench.begin("swap", "to", "b", "--", "echo", "b")
+    assert remark(second).startswith("holdfast: waiting for a swap to a by process")
+    assert bench("swap", "to", "c", "--timeout", "0", "--", "true").status == 5
+    assert end(first)[0] == 0
+    assert end(second)[:2] == (0, "b\n")
+    assert bench.current() == "b"
+
+
+def test_a_signal_while_a_swap_waits_ends_it_in_order(bench: Bench) -> None:
+    process, _ = bench.run("train", "qwen")
+    waits = bench.begin("swap", "to", "llama", "--", "echo", "no")
+    remark(waits)
+    waits.send_signal(signal.SIGINT)
+    assert end(waits)[:2] == (128 + signal.SIGINT, "")
+    assert bench.events() == ["swap_started", "swap_refused"]
+    end(process)
+
+
+def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Bench) -> None:
+    swap = bench.begin("swap", "to", "llama", "--", *trapping("SIGTERM"))
+    assert line(swap) == "up"
+    assert "a swap to llama by process" in bench("swap", "reconcile").out
+    swap.kill()
+    # The command is sent SIGTERM, though nobody was left to send it.
+    assert line(swap) == "got"
+    assert bench("swap", "reconcile").out.startswith("cleared what was left of a swap to llama by process")
+    assert bench("swap", "reconcile").out == "no swap is under way\n"
+    assert bench("swap", "to", "qwen", "--", "true").status == 0
+    assert bench.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+def test_what_a_table_shows_on_a_terminal(bench: Bench, sleeper: int) -> None:
+    assert "No workflows. Try: holdfast workflows run" in bench.on_a_terminal("workflows", "list")
+    bench("workflows", "register", "nightly", "--recipe", "llama", "--pid", str(sleeper))
+    shown = bench.on_a_terminal("workflows", "list", columns=110)
+    assert "workflow" in shown and "nightly" in shown and str(sleeper) in shown
+
+
+def test_a_registration_whose_token_cannot_be_written_is_taken_back(bench: Bench, sleeper: int) -> None:
+    script = f"exec >/dev/full; {sys.executable} -m holdfast.surfaces.cli.entry workflows register a --recipe r --pid {sleeper}"
+    done = bench.shell(script)
+    assert done.status == 6 and "was released again" in done.err
+    assert bench.names() == []

@@ -1,0 +1,117 @@
+"""flock on a file: one holder, gone with its process, kept by no child."""
+
+import os
+import signal
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.flock import FlockGuard, FlockLock
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from tests.unit.test_locks import PATIENCE_S
+
+
+def test_one_has_it_at_a_time(tmp_path: Path) -> None:
+    lock = FlockLock(tmp_path / "l")
+    assert not lock.is_held() and not (tmp_path / "l").exists()
+    first, second = lock.contender(), lock.contender()
+    assert first.try_take() and first.try_take() and first.has_it()
+    assert not second.try_take() and not second.has_it()
+    assert lock.is_held()
+    first.close()
+    first.close()
+    assert not lock.is_held() and not first.has_it()
+    assert second.try_take()
+    second.close()
+    assert (tmp_path / "l").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fork_does_not_keep_it_nor_take_it_away(tmp_path: Path) -> None:
+    lock = FlockLock(tmp_path / "l")
+    mine = lock.contender()
+    assert mine.try_take()
+    told, telling = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(telling, b"1" if not mine.has_it() and lock.is_held() else b"0")
+        signal.pause()
+    assert os.read(told, 1) == b"1"
+    assert mine.has_it()
+    mine.close()
+    # The child lives, and has no copy of the descriptor.
+    assert not lock.is_held()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(told)
+    os.close(telling)
+
+
+def test_a_program_that_was_started_meanwhile_does_not_inherit_it(tmp_path: Path) -> None:
+    with closing(FlockLock(tmp_path / "l").contender()) as mine:
+        assert mine.try_take()
+        assert not os.get_inheritable(mine._fd)
+
+
+def test_a_killed_process_has_it_no_more(tmp_path: Path) -> None:
+    lock = FlockLock(tmp_path / "l")
+    told, telling = os.pipe()
+    child = os.fork()
+    if not child:
+        contender = lock.contender()
+        contender.try_take()
+        os.write(telling, b".")
+        signal.pause()
+    assert os.read(told, 1) == b"." and lock.is_held()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not lock.is_held()
+    os.close(told)
+    os.close(telling)
+
+
+def test_a_lock_file_that_was_replaced_is_not_the_lock(tmp_path: Path) -> None:
+    lock = FlockLock(tmp_path / "l")
+    early = lock.contender()
+    (tmp_path / "l").unlink()
+    late = lock.contender()
+    assert late.try_take()
+    assert not early.try_take()
+    (tmp_path / "l").unlink()
+    assert not late.has_it()
+    early.close()
+    late.close()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("x")
+    (tmp_path / "l").symlink_to(tmp_path / "target")
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        FlockLock(tmp_path / "l").contender()
+    with pytest.raises(StoreUnavailable):
+        FlockLock(tmp_path / "no" / "l").contender()
+
+
+def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    with closing(FlockLock(path).contender()) as other:
+        assert other.try_take()
+        with pytest.raises(LockTimeout, match="another program has had g"):
+            with FlockGuard(path, timeout_s=0.01):
+                raise AssertionError("it must not begin")
+        entered = threading.Event()
+
+        def enter() -> None:
+            with FlockGuard(path):
+                entered.set()
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.is_set()
+    thread.join(PATIENCE_S)
+    assert entered.is_set()
+    # Neither the one that gave up nor the one that left has it still.
+    with FlockGuard(path, timeout_s=PATIENCE_S):
+        assert FlockLock(path).is_held()
+    assert not FlockLock(path).is_held()

@@ -1,0 +1,451 @@
+"""Swaps: never under running work, never broken while they live, never left behind when they die. On every store."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
+from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER
+from holdfast.domains.workflows.swap import InTheWay, Swap
+from holdfast.domains.workflows.wire import ONLY
+from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
+from holdfast.kernel.store import Listener
+from holdfast.testing import faults
+from tests.unit.test_locks import PATIENCE_S
+from tests.unit.workflows_world import STORES, World, lock_database, world_on
+
+__all__ = ["lock_database"]
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with world_on(request.param, tmp_path, request) as made:
+        yield made
+
+
+class Swapping:
+    """A swap in a thread of its own. Made once it waits for somebody, or has ended."""
+
+    def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
+        self.told: list[Sequence[InTheWay]] = []
+        self.error: HoldfastError | None = None
+        self.loaded = False
+        self._waits = threading.Event()
+        self._swap = workflows.swap(recipe, on_wait=self._tell, timeout_s=more.pop("timeout_s", PATIENCE_S), **more)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._waits.wait(PATIENCE_S)
+
+    def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
+        self.told.append(in_the_way)
+        self._waits.set()
+
+    def _run(self) -> None:
+        try:
+            with self._swap:
+                self.loaded = True
+        except HoldfastError as error:
+            self.error = error
+        finally:
+            self._waits.set()
+
+    def ended(self) -> "Swapping":
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self
+
+
+def die(world: World, pid: int, swap: Swap) -> None:
+    """Kill a process in the middle of a swap: what carried its lock goes with it."""
+    assert swap._contender is not None
+    swap._contender.close()
+    world.machine.end(pid)
+
+
+def marker(world: World) -> SwapMarker | None:
+    row = world.store.get(SWAP_MARKER, ONLY)
+    return None if row is None else row.record
+
+
+# --- one swap ---
+
+
+def test_a_swap_changes_the_current_recipe_when_its_block_ends_well(world: World) -> None:
+    with world.workflows.swap("llama") as swap:
+        found = marker(world)
+        assert found is not None and (found.recipe, found.token, found.holder.pid) == ("llama", swap.token, 1)
+        assert world.current() is None
+        swap.check()
+    assert marker(world) is None and world.current() == "llama"
+    with world.workflows.swap("qwen"):
+        pass
+    current = world.workflows.swap_status().current
+    assert current is not None and current.by == "p1 (process 1)"
+    log = world.workflows.swap_log()
+    assert [event.event for event in log] == ["swap_started", "swap_completed"] * 2
+    assert [event.recipe for event in log] == ["llama", "llama", "qwen", "qwen"]
+    assert {event.who for event in log} == {"p1 (process 1)"} and log[-1].data["before"] == "llama"
+    assert world.workflows.swap_log(1) == log[-1:]
+
+
+def test_a_failed_load_leaves_the_current_recipe_and_says_why(world: World) -> None:
+    with world.workflows.swap("llama"):
+        pass
+    with pytest.raises(RuntimeError):
+        with world.workflows.swap("qwen"):
+            raise RuntimeError("out of memory")
+    assert world.current() == "llama" and marker(world) is None
+    last = world.workflows.swap_log()[-1]
+    assert (last.event, last.recipe, last.data["why"]) == ("swap_failed", "qwen", "RuntimeError: out of memory")
+    with world.workflows.swap("qwen") as swap:
+        swap.fail("exit status 3")
+    assert world.current() == "llama"
+    assert world.workflows.swap_log()[-1].data["why"] == "exit status 3"
+    assert not world.lock.is_held()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "error"),
+    [
+        ("", {}, InvalidName),
+        ("r", {"grace_s": -1}, InvalidValue),
+        ("r", {"timeout_s": float("nan")}, InvalidValue),
+        ("r", {"policy": "kill"}, InvalidValue),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_stored(
+    world: World, recipe: str, more: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        world.workflows.swap(recipe, **more)
+    assert world.entries() == []
+
+
+# --- running work ---
+
+
+def test_work_with_the_same_recipe_is_not_in_the_way(world: World) -> None:
+    world.workflows.register("serve", "llama")
+    with world.workflows.swap("llama", timeout_s=0):
+        pass
+    assert [workflow.name for workflow in world.workflows.list_workflows()] == ["serve"]
+
+
+def test_a_swap_waits_for_work_that_is_not_preemptible(world: World) -> None:
+    owner = world.process(2)
+    token = owner.register("train", "qwen").workflow.token
+    swapping = Swapping(world.workflows, "llama")
+    assert [[one.recipe for one in told] for told in swapping.told] == [["qwen"]]
+    assert world.signal_files() == []
+    owner.release("train", token)
+    assert swapping.ended().loaded and world.current() == "llama"
+
+
+@pytest.mark.parametrize("how", ["dies", "expires"])
+def test_a_swap_goes_on_when_the_work_it_waits_for_is_over(world: World, how: str) -> None:
+    owner = world.process(2)
+    owner.register("train", "qwen", ttl_s=0.05 if how == "expires" else 60)
+    if how == "expires":
+        # The store's clock is the test's, so only moving it ends the time to live.
+        swapping = Swapping(world.workflows, "llama")
+        world.clock.advance(1)
+    else:
+        swapping = Swapping(world.workflows, "llama")
+        world.machine.end(2)
+    assert swapping.ended().loaded and swapping.error is None
+
+
+def test_preemptible_work_yields_at_its_checkpoint(world: World) -> None:
+    owner = world.process(2)
+    workflow = owner.register("train", "qwen", preemptible=True).workflow
+    swapping = Swapping(world.workflows, "llama", grace_s=PATIENCE_S)
+    assert os.path.exists(str(workflow.preempt_signal_path))
+    assert owner.preempt_requested("train", workflow.token)
+    owner.clear_preempt_signal("train", workflow.token)
+    owner.release("train", workflow.token)
+    assert swapping.ended().loaded
+    assert world.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+    assert [event.recipe for event in world.workflows.swap_log()] == ["llama"] * 4
+    assert world.signal_files() == []
+
+
+def test_work_that_yields_by_its_release_alone_has_yielded(world: World) -> None:
+    owner = world.process(2)
+    with owner.running("train", "qwen", preemptible=True) as work:
+        swapping = Swapping(world.workflows, "llama", grace_s=PATIENCE_S)
+        assert work.preempted.wait(PATIENCE_S)
+    assert swapping.ended().loaded
+    assert world.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+
+
+def test_work_that_ignores_the_signal_is_reported_and_waited_for(world: World) -> None:
+    owner = world.process(2)
+    token = owner.register("train", "qwen", preemptible=True).workflow.token
+    swapping = Swapping(world.workflows, "llama", grace_s=0)
+    (told,) = swapping.told[0]
+    assert isinstance(told, Workflow) and told.preempt is Preempt.IGNORED
+    owner.release("train", token)
+    assert swapping.ended().loaded
+    assert world.events() == ["swap_started", "preempt_requested", "preempt_ignored", "preempt_yielded", "swap_completed"]
+
+
+def test_work_that_ignores_the_signal_is_refused_by_policy(world: World) -> None:
+    world.process(2).register("train", "qwen", preemptible=True)
+    with pytest.raises(Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) has not yielded") as caught:
+        with world.workflows.swap("llama", grace_s=0, policy="refuse"):
+            raise AssertionError("it must not begin")
+    assert caught.value.fields["conflicts"] == ["train"]
+    assert world.events() == ["swap_started", "preempt_requested", "preempt_ignored", "swap_refused"]
+    # What was asked for the swap is not asked any more.
+    assert world.signal_files() == []
+    assert world.workflows.get("train").preempt is Preempt.NONE
+    assert marker(world) is None and not world.lock.is_held()
+
+
+def test_a_refusal_disturbs_nobody(world: World) -> None:
+    world.process(2).register("train", "qwen")
+    world.process(3).register("tune", "qwen", preemptible=True)
+    with pytest.raises(Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) is not preemptible"):
+        world.workflows.swap("llama", policy=Policy.REFUSE).__enter__()
+    assert world.workflows.get("tune").preempt is Preempt.NONE
+    assert world.events() == ["swap_started", "swap_refused"]
+
+
+def test_a_swap_gives_up_at_its_time_limit_and_has_changed_nothing(world: World) -> None:
+    world.process(2).register("train", "qwen", preemptible=True)
+    with pytest.raises(LockTimeout, match=r"workflow train \(qwen, .*\) was asked to yield") as caught:
+        world.workflows.swap("llama", timeout_s=0.01).__enter__()
+    assert caught.value.fields["outcome"] == "none"
+    assert world.current() is None and marker(world) is None
+    assert world.workflows.get("train").preempt is Preempt.NONE and world.signal_files() == []
+    assert world.process(4).register("x", "other").swap_needed
+
+
+def test_work_that_says_it_yields_and_stays_is_reported_too(world: World) -> None:
+    owner = world.process(2)
+    workflow = owner.register("train", "qwen", preemptible=True).workflow
+    world.workflows.request_preempt("train")
+    owner.clear_preempt_signal("train", workflow.token)
+    with pytest.raises(LockTimeout, match="has not yielded"):
+        world.workflows.swap("llama", grace_s=0, timeout_s=0).__enter__()
+
+
+# --- swaps among each other, and the death of one ---
+
+
+def test_swaps_take_turns(world: World) -> None:
+    other = world.process(2)
+    with world.workflows.swap("llama"):
+        swapping = Swapping(other, "qwen")
+        (told,) = swapping.told[0]
+        assert isinstance(told, SwapMarker) and told.recipe == "llama"
+        with pytest.raises(LockTimeout, match="a swap to llama by p1 \\(process 1\\) did not end within 0 s"):
+            other.swap("third", timeout_s=0).__enter__()
+    assert swapping.ended().loaded
+    assert world.current() == "qwen"
+    assert world.events() == [
+        "swap_started",
+        "swap_refused",
+        "swap_completed",
+        "swap_started",
+        "swap_completed",
+    ]
+
+
+def test_many_swaps_at_once_are_one_after_the_other(world: World) -> None:
+    inside: list[str] = []
+    most: list[int] = []
+
+    def one(number: int, workflows: Workflows) -> None:
+        with workflows.swap(f"r{number}", timeout_s=PATIENCE_S):
+            inside.append(f"r{number}")
+            most.append(len(inside))
+            inside.remove(f"r{number}")
+
+    threads = [threading.Thread(target=one, args=(number, world.process(10 + number))) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert most == [1] * 6
+    events = world.events()
+    assert [event for event in events if event != "swap_refused"] == ["swap_started", "swap_completed"] * 6
+
+
+def test_what_a_dead_swapper_left_is_cleared_once_by_whoever_looks(world: World) -> None:
+    swapper = world.process(2)
+    owner = world.process(3)
+    owner.register("tune", "qwen", preemptible=True)
+    swapping = swapper.swap("llama", grace_s=PATIENCE_S, timeout_s=PATIENCE_S)
+    with faults.at_point("swap.asked", _raise):
+        with pytest.raises(_Killed):
+            _without_cleaning_up(swapping)
+    assert world.signal_files() != []
+    die(world, 2, swapping)
+    readers = [world.process(20 + number) for number in range(8)]
+    barrier = threading.Barrier(len(readers))
+
+    def read(reader: Workflows) -> None:
+        barrier.wait(PATIENCE_S)
+        assert reader.swap_status().marker is None
+
+    _all(read, readers)
+    assert world.events().count("orphan_marker_cleared") == 1
+    last = world.workflows.swap_log()[-1]
+    assert (last.recipe, last.who, last.data["why"]) == ("llama", "p2 (process 2)", "its holder is dead")
+    assert world.workflows.get("tune").preempt is Preempt.NONE and world.signal_files() == []
+    assert world.process(40).register("new", "other").swap_needed
+
+
+def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complete(world: World) -> None:
+    swapper = world.process(2)
+    swap = swapper.swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    with pytest.raises(LeaseLost):
+        swap.check()
+    # The question was itself a change, and has cleared it.
+    assert world.workflows.reconcile_swap_marker() == (None, None)
+    with pytest.raises(LeaseLost, match="the swap to llama has lost its lock"):
+        swap.__exit__(None, None, None)
+    assert world.current() is None
+    assert world.workflows.swap_log()[-1].data["why"] == "its holder does not have the swap lock"
+
+
+def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
+    first, second = world.process(2), world.process(3)
+    swap = first.swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    with second.swap("qwen"):
+        pass
+    with pytest.raises(LeaseLost):
+        swap.__exit__(None, None, None)
+    assert world.current() == "qwen"
+    assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+def test_a_lock_that_another_has_by_now_is_not_the_swappers(world: World) -> None:
+    swap = world.process(2).swap("llama").__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    other = world.lock.contender()
+    assert other.try_take()
+    with pytest.raises(LeaseLost):
+        swap.__exit__(None, None, None)
+    assert world.current() is None
+    other.close()
+
+
+def test_the_lock_alone_completes_nothing_under_anothers_marker(world: World) -> None:
+    swap = world.process(2).swap("llama").__enter__()
+    held = marker(world)
+    assert held is not None
+    foreign = replace(held, token=held.token + 1, recipe="other")
+    world.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, foreign), scope=[SWAP_MARKER])
+    with pytest.raises(LeaseLost):
+        swap.__exit__(None, None, None)
+    assert world.current() is None
+
+
+def test_who_waits_is_woken_once_more_when_the_lock_is_free(world: World) -> None:
+    """Woken for the marker alone, it may come too early for the lock."""
+    listeners: list[Listener] = []
+    with faults.at_point("swap.released", lambda _: listeners.append(world.store.listen([CHANGED]))):
+        with world.workflows.swap("llama"):
+            pass
+    with listeners[0] as ears:
+        assert ears.wait(PATIENCE_S).notified
+
+
+def test_a_live_swapper_is_never_broken_by_readers_at_the_hand_over_between_two(world: World) -> None:
+    """Readers look all the time while two swappers hand over to each other, again and again."""
+    over = threading.Event()
+    readers = [world.process(20 + number) for number in range(3)]
+    swappers = [world.process(2), world.process(3)]
+    wrong: list[BaseException] = []
+
+    def read(reader: Workflows) -> None:
+        while not over.is_set():
+            reader.reconcile_swap_marker()
+
+    def swap(swapper: Workflows) -> None:
+        for _ in range(6):
+            with swapper.swap("llama", timeout_s=PATIENCE_S) as entered:
+                entered.check()
+
+    watching = [threading.Thread(target=read, args=(reader,)) for reader in readers]
+    for thread in watching:
+        thread.start()
+    try:
+        _all(swap, swappers)
+    except BaseException as error:
+        wrong.append(error)
+    over.set()
+    for thread in watching:
+        thread.join(PATIENCE_S)
+    assert wrong == []
+    events = world.events()
+    assert events.count("swap_completed") == 12
+    assert "orphan_marker_cleared" not in events
+
+
+def test_a_marker_of_another_boot_or_pid_is_no_live_swap(world: World) -> None:
+    swapper = world.process(2)
+    swap = swapper.swap("llama").__enter__()
+    die(world, 2, swap)
+    # Another process with the same pid, and even with the lock.
+    world.process(2)
+    contender = world.lock.contender()
+    assert contender.try_take()
+    live, cleared = world.workflows.reconcile_swap_marker()
+    assert live is None and cleared is not None and cleared.token == swap.token
+    contender.close()
+
+
+def test_a_swapper_on_another_machine_counts_as_long_as_it_has_the_lock(world: World) -> None:
+    with world.workflows.swap("llama") as swap:
+        held = marker(world)
+        assert held is not None
+        away = replace(held, holder=replace(held.holder, host_id="host-9"))
+        world.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, away), scope=[SWAP_MARKER])
+        with pytest.raises(EAgain):
+            world.process(2).register("x", "qwen")
+        swap.check()
+    assert world.current() == "llama"
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _raise(_: str) -> None:
+    raise _Killed
+
+
+def _without_cleaning_up(swap: Swap) -> None:
+    """Enter a swap that is killed on the way: nothing of its own cleaning up happens."""
+    swap._end = lambda *_: None  # type: ignore[method-assign]
+    swap.__enter__()
+
+
+def _all(work: Callable[[Workflows], None], workers: Sequence[Workflows]) -> None:
+    wrong: list[BaseException] = []
+
+    def one(worker: Workflows) -> None:
+        try:
+            work(worker)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=one, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE_S)
+    assert wrong == []

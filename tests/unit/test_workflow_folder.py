@@ -1,0 +1,233 @@
+"""Workflows in a folder of plain files: the form of the file, the locks beside it and the log."""
+
+import json
+import os
+import threading
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.adapters.flock import FlockLock
+from holdfast.adapters.procfs import Procfs
+from holdfast.adapters.workflow_folder import workflows_in_folder
+from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, Workflow, Workflows
+from holdfast.domains.workflows import wire as wires
+from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
+from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.errors import LockTimeout
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.layout import OneFile
+from holdfast.kernel.space import Space
+from holdfast.primitives.journal import Journal
+from holdfast.stores.sqlite.store import SqliteStore
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OWNER = Holder(host_id="h", boot_id="b", pid_ns=4, pid=5, start_ticks=678, label="me")
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+numbers = st.integers(0, 1 << 40)
+instants = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds are naive
+holders = st.builds(Holder, host_id=texts, boot_id=texts, pid_ns=numbers, pid=numbers, start_ticks=numbers, label=texts)
+others = st.dictionaries(st.just("foreign") | st.just("notes"), texts | numbers, max_size=2)
+workflows = st.builds(
+    Workflow,
+    name=st.just("w"),
+    recipe=texts,
+    owner=holders,
+    started_at=instants,
+    last_renewed_at=instants,
+    ttl_seconds=st.floats(0.001, 1e6),
+    preemptible=st.booleans(),
+    preempt_signal_path=st.none() | texts,
+    token=numbers,
+    preempt=st.sampled_from(Preempt),
+    preempt_swap=st.none() | numbers,
+    others=others,
+    schema_version=st.just(1),
+)
+markers = st.builds(
+    SwapMarker, recipe=texts, holder=holders, begun_at=instants, token=numbers, others=others, schema_version=st.just(1)
+)
+currents = st.builds(
+    CurrentRecipe, recipe=texts, loaded_at=instants, token=numbers, by=texts, others=others, schema_version=st.just(1)
+)
+
+
+def layout(space: Space[Workflow] | Space[SwapMarker] | Space[CurrentRecipe]) -> OneFile[object]:
+    assert isinstance(space.layout, OneFile)
+    return space.layout
+
+
+@given(record=workflows | markers | currents)
+def test_what_is_written_is_read_back_with_another_programs_fields(
+    record: Workflow | SwapMarker | CurrentRecipe,
+) -> None:
+    space = {Workflow: WORKFLOWS, SwapMarker: SWAP_MARKER, CurrentRecipe: CURRENT_RECIPE}[type(record)]
+    wire = layout(space).wire
+    document = json.loads(json.dumps(wire.write(record)))
+    assert wire.read("w", document) == record
+
+
+def test_the_parts_of_the_file_are_a_list_and_two_that_may_be_null() -> None:
+    assert {layout(space).part for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE)} == {
+        "workflows",
+        "swap_in_progress",
+        "current_recipe",
+    }
+    for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE):
+        assert (layout(space).folder, layout(space).name) == ("workflows", "workflows.json")
+    listed = layout(WORKFLOWS)
+    documents = {"b": {"name": "b"}, "a": {"name": "a"}}
+    assert listed.gather(documents) == [{"name": "a"}, {"name": "b"}]
+    assert dict(listed.spread(listed.gather(documents))) == documents
+    assert list(listed.spread(None)) == []
+    single = layout(SWAP_MARKER)
+    assert single.gather({}) is None and list(single.spread(None)) == []
+    assert single.gather(dict(single.spread({"x": 1}))) == {"x": 1}
+
+
+def test_a_file_of_the_source_system_is_read() -> None:
+    document = {
+        "name": "train",
+        "recipe": "llama",
+        "owner_pid": 4242,
+        "owner_start_ns": 123_450_000_000,
+        "started_at": 1767268800.5,
+        "last_renewed_at": "2026-01-01T12:00:05Z",
+        "ttl_seconds": 60,
+        "gpu": 0,
+    }
+    workflow = wires.workflow_from_file("train", document)
+    assert (workflow.owner.pid, workflow.owner.start_ticks, workflow.owner.host_id) == (4242, 12345, "")
+    assert workflow.started_at == datetime(2026, 1, 1, 12, 0, 0, 500_000, UTC)
+    assert workflow.others == {"gpu": 0}
+    marker = wires.marker_from_file(
+        "only", {"target_recipe": "q", "holder_pid": 1, "holder_start_ns": 10_000_000, "begun_at": "2026-01-01T12:00:00Z"}
+    )
+    assert (marker.recipe, marker.holder.start_ticks, marker.token) == ("q", 1, 0)
+
+
+@given(
+    document=st.dictionaries(
+        st.sampled_from(["name", "recipe", "owner_pid", "owner_start_ns", "started_at", "token", "preempt", "ttl_seconds"]),
+        st.none() | texts | numbers | st.lists(numbers, max_size=1),
+    )
+)
+def test_a_document_that_is_none_raises_what_a_layout_may_raise(document: dict[str, object]) -> None:
+    for read in (wires.workflow_from_file, wires.marker_from_file, wires.current_from_file):
+        try:
+            read("w", document)
+        except (ValueError, TypeError, KeyError, msgspec.MsgspecError):
+            continue
+
+
+class Folder:
+    """A store, and workflows whose locks and log lie in a folder as the layout says."""
+
+    def __init__(self, path: Path, store: SqliteStore) -> None:
+        self.path = path
+        self.journal = Journal(store, actor="tester")
+        self.workflows: Workflows = workflows_in_folder(
+            path / "workflows", path / ".holdfast", store, self.journal, Procfs(), label="me"
+        )
+
+    def log(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (self.path / "workflows" / "swap_log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path):  # type: ignore[no-untyped-def]
+    with closing(SqliteStore(tmp_path / "s.sqlite", boot_id=Procfs().boot_id(), clock=SystemClock())) as store:
+        yield Folder(tmp_path, store)
+
+
+def test_the_swap_lock_is_a_flock_in_the_folder_for_the_whole_swap(folder: Folder) -> None:
+    lock = FlockLock(folder.path / "workflows" / ".swap.lock")
+    with folder.workflows.swap("llama"):
+        assert lock.is_held()
+    assert not lock.is_held()
+
+
+def test_another_program_is_kept_out_and_keeps_us_out_by_the_folders_lock(folder: Folder) -> None:
+    with closing(FlockLock(folder.path / "workflows" / ".workflows.lock").contender()) as other:
+        assert other.try_take()
+        with mock.patch.object(folder.workflows._room, "_guard", side_effect=lambda: _brief(folder.path)):
+            with pytest.raises(LockTimeout, match="\\.workflows\\.lock"):
+                folder.workflows.register("train", "llama")
+        registered = threading.Event()
+        thread = threading.Thread(target=lambda: (folder.workflows.register("a", "llama"), registered.set()))
+        thread.start()
+        assert not registered.is_set()
+        assert folder.workflows._room.look().workflows == []
+    thread.join(20)
+    assert registered.is_set()
+
+
+def _brief(path: Path):  # type: ignore[no-untyped-def]
+    from holdfast.adapters.flock import FlockGuard
+
+    return FlockGuard(path / "workflows" / ".workflows.lock", timeout_s=0.01)
+
+
+def test_the_log_mirrors_the_swap_events_of_the_journal(folder: Folder) -> None:
+    with folder.workflows.swap("llama"):
+        pass
+    folder.workflows.register("train", "llama")
+    with pytest.raises(LockTimeout):
+        folder.workflows.swap("qwen", timeout_s=0).__enter__()
+    log = folder.log()
+    assert [line["event"] for line in log] == ["swap_started", "swap_completed", "swap_started", "swap_refused"]
+    assert [line["event"] for line in log] == [event.event for event in folder.workflows.swap_log()]
+    assert all({"at", "recipe", "who", "revision"} <= line.keys() for line in log)
+
+
+@pytest.mark.parametrize("lost", ["cursor", "line", "both", "foreign"])
+def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(folder: Folder, lost: str) -> None:
+    log, cursor = folder.path / "workflows" / "swap_log.jsonl", folder.path / ".holdfast" / "swap_log.cursor"
+    with folder.workflows.swap("llama"):
+        pass
+    before = folder.log()
+    with mock.patch.object(folder.workflows._room, "_mirror"):
+        with folder.workflows.swap("qwen"):
+            pass
+    assert folder.log() == before
+    if lost in ("cursor", "both"):
+        cursor.unlink()
+    if lost in ("line", "both"):
+        # Cut off in the middle of a line: a power loss, or a kill between two writes.
+        with log.open("ab") as file:
+            file.write(b'{"at": "2026-01-01T')
+    if lost == "foreign":
+        with log.open("ab") as file:
+            file.write(b'{"event": "another program was here"}\n')
+    with folder.workflows.swap("third"):
+        pass
+    revisions = [line["revision"] for line in folder.log() if "revision" in line]
+    assert revisions == sorted(set(revisions))
+    assert [line["event"] for line in folder.log() if "revision" in line] == ["swap_started", "swap_completed"] * 3
+
+
+def test_a_log_that_cannot_be_written_fails_nothing(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    (folder.path / "workflows" / "swap_log.jsonl").mkdir()
+    with folder.workflows.swap("llama"):
+        pass
+    assert folder.workflows.swap_status().current is not None
+    assert "swap log not written" in caplog.text
+    os.rmdir(folder.path / "workflows" / "swap_log.jsonl")
+    folder.workflows.register("x", "llama")
+    assert [line["event"] for line in folder.log()] == ["swap_started", "swap_completed"]
+
+
+def test_processes_of_another_program_are_judged_by_pid_and_start(folder: Folder) -> None:
+    room = folder.workflows._room
+    me = Procfs().current()
+    foreign = Holder(host_id="", boot_id="", pid_ns=0, pid=me.pid, start_ticks=me.start_ticks)
+    reused = Holder(host_id="", boot_id="", pid_ns=0, pid=me.pid, start_ticks=me.start_ticks - 1)
+    verdicts = room.verdicts_on([foreign, reused])
+    assert [verdicts[foreign].value, verdicts[reused].value] == ["alive", "dead"]

@@ -1,0 +1,376 @@
+"""Workflows: who may register while a swap is under way, who is swept, and whose word counts. On every store."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.domains.workflows import Preempt, Workflow
+from holdfast.domains.workflows.record import TRANSITIONS, moved
+from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS, topic_of
+from holdfast.domains.workflows.wire import ONLY
+from holdfast.kernel.errors import (
+    EAgain,
+    Fenced,
+    Held,
+    ImpossibleTransition,
+    InvalidName,
+    InvalidValue,
+    LeaseLost,
+    NotFound,
+)
+from holdfast.kernel.store import Tx
+from tests.unit.test_locks import PATIENCE_S, Machine
+from tests.unit.workflows_world import STORES, World, lock_database, world_on
+
+__all__ = ["lock_database"]
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with world_on(request.param, tmp_path, request) as made:
+        yield made
+
+
+def names(world: World) -> list[str]:
+    return [workflow.name for workflow in world.workflows.list_workflows()]
+
+
+# --- registering ---
+
+
+def test_a_registration_says_whether_a_swap_is_needed(world: World) -> None:
+    registered = world.workflows.register("train", "llama")
+    assert registered.swap_needed
+    assert registered.workflow.recipe == "llama" and registered.workflow.owner.pid == 1
+    world.workflows.release("train", registered.workflow.token)
+    with world.workflows.swap("llama"):
+        pass
+    assert not world.workflows.register("train", "llama").swap_needed
+    assert world.workflows.register("other", "qwen").swap_needed
+    assert names(world) == ["other", "train"]
+
+
+def test_a_name_is_one_owners(world: World) -> None:
+    first = world.workflows.register("train", "llama").workflow
+    other = world.process(2)
+    with pytest.raises(Held, match="workflow train is p1 \\(process 1\\)'s, with recipe llama") as caught:
+        other.register("train", "qwen")
+    assert caught.value.fields["owner_pid"] == 1
+    assert world.workflows.get("train") == first
+
+
+def test_the_owners_own_registration_is_a_renewal_on_new_terms(world: World) -> None:
+    first = world.workflows.register("train", "llama", ttl_s=10, preemptible=True).workflow
+    world.clock.advance(8)
+    again = world.workflows.register("train", "qwen", ttl_s=20, preemptible=True).workflow
+    assert again.token == first.token and again.started_at == first.started_at
+    assert (again.recipe, again.preempt_signal_path) == ("qwen", first.preempt_signal_path)
+    world.clock.advance(20)
+    assert names(world) == ["train"]
+    assert world.kinds() == ["workflow.registered"]
+
+
+def test_registering_is_refused_under_a_live_swap_to_another_recipe_and_allowed_for_the_same(world: World) -> None:
+    other = world.process(2)
+    with world.workflows.swap("llama") as swap:
+        with pytest.raises(EAgain, match="a swap to llama by p1 \\(process 1\\) is under way") as caught:
+            other.register("train", "qwen")
+        assert caught.value.fields["target"] == "llama" and caught.value.fields["holder_pid"] == 1
+        assert caught.value.fields["token"] == swap.token
+        assert other.register("serve", "llama").workflow.name == "serve"
+    assert other.register("train", "qwen").swap_needed
+
+
+def test_a_registration_waits_for_the_end_of_a_swap_that_is_in_its_way(world: World) -> None:
+    other = world.process(2)
+    looked = threading.Event()
+    with world.workflows.swap("llama"):
+        thread = threading.Thread(target=lambda: (other.register("train", "qwen", wait_s=PATIENCE_S), looked.set()))
+        thread.start()
+        with pytest.raises(EAgain):
+            other.register("b", "qwen", wait_s=0.001)
+        assert not looked.is_set()
+    thread.join(PATIENCE_S)
+    assert looked.is_set()
+
+
+def test_a_registration_that_waits_goes_on_when_the_swapper_dies(world: World) -> None:
+    other = world.process(2)
+    third = world.process(3)
+    swap = other.swap("llama").__enter__()
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (third.register("train", "qwen", wait_s=PATIENCE_S), done.set()))
+    thread.start()
+    world.machine.end(2)
+    thread.join(PATIENCE_S)
+    assert done.is_set()
+    assert swap._contender is not None
+    swap._contender.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "more", "error"),
+    [
+        ("../x", "r", {}, InvalidName),
+        ("", "r", {}, InvalidName),
+        ("a", "", {}, InvalidName),
+        ("a", "r\n", {}, InvalidName),
+        ("a", "r", {"ttl_s": 0}, InvalidValue),
+        ("a", "r", {"ttl_s": float("nan")}, InvalidValue),
+        ("a", "r", {"ttl_s": float("inf")}, InvalidValue),
+        ("a", "r", {"wait_s": -1}, InvalidValue),
+        ("a", "r", {"preempt_signal_path": "/x/y"}, InvalidValue),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_stored(
+    world: World, name: str, recipe: str, more: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        world.workflows.register(name, recipe, **more)  # type: ignore[arg-type]
+    assert world.entries() == []
+
+
+# --- sweeping ---
+
+
+def test_the_dead_and_the_expired_are_swept_with_their_signal_files(world: World) -> None:
+    dies, expires = world.process(2), world.process(3)
+    dead = dies.register("dead", "llama", preemptible=True).workflow
+    late = expires.register("late", "llama", ttl_s=10, preemptible=True).workflow
+    for name in ("dead", "late"):
+        world.workflows.request_preempt(name)
+    assert world.signal_files() == sorted(os.path.basename(str(w.preempt_signal_path)) for w in (dead, late))
+    world.machine.end(2)
+    world.clock.advance(10.000_001)
+    world.workflows.register("new", "qwen")
+    assert names(world) == ["new"]
+    assert world.signal_files() == []
+    swept = [entry for entry in world.entries() if entry.kind == "workflow.swept"]
+    assert [(entry.subject, entry.data["why"]) for entry in swept] == [("dead", "dead"), ("late", "expired")]
+
+
+@pytest.mark.parametrize("verb", ["list", "sweep", "swap", "held", "eagain"])
+def test_sweeping_happens_whatever_comes_of_the_change(world: World, verb: str) -> None:
+    other = world.process(2)
+    world.workflows.register("own", "llama")
+    other.register("dead", "llama")
+    world.machine.end(2)
+    if verb == "list":
+        assert names(world) == ["own"]
+    elif verb == "sweep":
+        assert [workflow.name for workflow in world.workflows.sweep()] == ["dead"]
+        assert world.workflows.sweep() == []
+    elif verb == "swap":
+        with world.workflows.swap("llama"):
+            pass
+    elif verb == "held":
+        with pytest.raises(Held):
+            world.process(3).register("own", "llama")
+    else:
+        third = world.process(3)
+        third.register("third", "llama")
+        with world.workflows.swap("llama"):
+            world.machine.end(3)
+            with pytest.raises(EAgain):
+                world.process(4).register("x", "qwen")
+    assert world.kinds().count("workflow.swept") == (2 if verb == "eagain" else 1)
+    stored = world.store.read(lambda tx: [row.key for row in tx.range(WORKFLOWS)], scope=[WORKFLOWS])
+    assert stored == ["own"]
+
+
+def test_a_pid_that_was_given_to_another_process_is_dead(world: World) -> None:
+    other = world.process(2)
+    other.register("train", "llama")
+    world.machine.end(2)
+    successor = world.process(2)
+    assert successor.register("train", "qwen").workflow.recipe == "qwen"
+    assert "workflow.swept" in world.kinds()
+
+
+def test_of_a_machine_that_cannot_be_seen_the_time_decides(world: World) -> None:
+    away = world.process(7, Machine("host-2"))
+    away.register("far", "llama", ttl_s=30)
+    world.clock.advance(30)
+    assert names(world) == ["far"]
+    world.clock.advance(0.000_001)
+    assert names(world) == []
+
+
+def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_renewal(world: World) -> None:
+    token = world.workflows.register("train", "llama", ttl_s=5).workflow.token
+    world.clock.advance(6)
+    # Nobody has looked yet, so nobody has gone on without it.
+    assert world.workflows.renew("train", token).token == token
+    world.clock.advance(6)
+    assert names(world) == []
+    with pytest.raises(LeaseLost, match="workflow train is not registered any more"):
+        world.workflows.renew("train", token)
+    assert names(world) == []
+
+
+def test_the_release_of_what_is_over_but_not_swept_is_a_release(world: World) -> None:
+    owner = world.machine.begin(2).current()
+    token = world.workflows.register("train", "llama", owner=owner, ttl_s=5).workflow.token
+    world.machine.end(2)
+    world.clock.advance(6)
+    world.workflows.release("train", token)
+    assert world.kinds() == ["workflow.registered", "workflow.released"]
+
+
+def test_who_ends_after_being_asked_to_yield_has_yielded(world: World) -> None:
+    world.process(2).register("train", "llama", preemptible=True)
+    world.workflows.request_preempt("train")
+    world.machine.end(2)
+    world.workflows.sweep()
+    assert world.events() == ["preempt_requested", "preempt_yielded"]
+    assert world.workflows.swap_log()[-1].data["how"] == "its process ended"
+
+
+def test_renewing(world: World) -> None:
+    token = world.workflows.register("train", "llama", ttl_s=10).workflow.token
+    world.clock.advance(9)
+    world.workflows.renew("train", token)
+    world.clock.advance(9)
+    assert names(world) == ["train"]
+    renewed = world.workflows.renew("train", token, ttl_s=100)
+    world.clock.advance(-50)
+    assert world.workflows.renew("train", token).last_renewed_at == renewed.last_renewed_at
+    world.clock.advance(150)
+    assert names(world) == ["train"]
+    with pytest.raises(InvalidValue):
+        world.workflows.renew("train", token, ttl_s=-1)
+
+
+def test_a_stale_token_is_fenced(world: World) -> None:
+    stale = world.workflows.register("train", "llama").workflow.token
+    world.workflows.release("train", stale)
+    with pytest.raises(NotFound):
+        world.workflows.release("train", stale)
+    fresh = world.process(2).register("train", "llama").workflow.token
+    assert fresh > stale
+    for call in (
+        world.workflows.renew,
+        world.workflows.release,
+        world.workflows.clear_preempt_signal,
+        world.workflows.preempt_requested,
+    ):
+        with pytest.raises(Fenced) as caught:
+            call("train", stale)
+        assert caught.value.fields["current"] == fresh
+    assert world.workflows.get("train").token == fresh
+
+
+# --- asking to yield ---
+
+
+def test_work_is_asked_to_yield_by_a_file_and_yields(world: World) -> None:
+    owner = world.process(2)
+    workflow = owner.register("train", "llama", preemptible=True).workflow
+    assert not owner.preempt_requested("train", workflow.token)
+    world.workflows.request_preempt("train")
+    assert world.workflows.request_preempt("train").preempt is Preempt.REQUESTED
+    assert os.path.exists(str(workflow.preempt_signal_path))
+    assert owner.preempt_requested("train", workflow.token)
+    owner.clear_preempt_signal("train", workflow.token)
+    assert world.signal_files() == []
+    assert not owner.preempt_requested("train", workflow.token)
+    owner.release("train", workflow.token)
+    assert world.events() == ["preempt_requested", "preempt_yielded"]
+
+
+def test_work_that_is_not_preemptible_is_not_asked(world: World) -> None:
+    world.workflows.register("train", "llama")
+    with pytest.raises(InvalidValue, match="not registered as preemptible"):
+        world.workflows.request_preempt("train")
+    with pytest.raises(NotFound):
+        world.workflows.request_preempt("other")
+
+
+def test_a_new_registration_does_not_see_the_signal_of_an_old_one(world: World) -> None:
+    owner = world.process(2)
+    own_path = str(world.folder / "own-signal")
+    old = owner.register("train", "llama", preemptible=True, preempt_signal_path=own_path).workflow
+    world.workflows.request_preempt("train")
+    assert os.path.exists(own_path)
+    # As if the one who swept it had been killed before it could remove the file.
+    world.machine.end(2)
+    world.store.transact(lambda tx: tx.delete(WORKFLOWS, "train"), scope=[WORKFLOWS])
+    fresh = world.process(3).register("train", "llama", preemptible=True, preempt_signal_path=own_path).workflow
+    assert fresh.token > old.token and fresh.preempt_signal_path == old.preempt_signal_path
+    assert not os.path.exists(own_path)
+
+
+def test_running_registers_renews_tells_and_releases(world: World) -> None:
+    asked = threading.Event()
+    with world.process(2).running("train", "llama", preemptible=True, on_preempt=asked.set) as work:
+        assert names(world) == ["train"]
+        assert not work.should_yield()
+        world.workflows.request_preempt("train")
+        assert asked.wait(PATIENCE_S)
+        assert work.should_yield() and work.preempted.is_set()
+    assert names(world) == []
+    assert world.events() == ["preempt_requested", "preempt_yielded"]
+    assert world.signal_files() == []
+
+
+def test_running_tells_when_it_was_swept(world: World) -> None:
+    work = world.process(2).running("train", "llama").__enter__()
+
+    def sweep(tx: Tx) -> None:
+        tx.delete(WORKFLOWS, "train")
+        tx.notify(topic_of("train"))
+
+    world.store.transact(sweep, scope=[WORKFLOWS])
+    assert work.lost.wait(PATIENCE_S)
+    with pytest.raises(LeaseLost):
+        work.should_yield()
+    with pytest.raises(LeaseLost, match="it was swept"):
+        work.__exit__(None, None, None)
+
+
+def test_running_loses_nothing_when_its_owner_ends_before_it_is_released(world: World) -> None:
+    owner = world.machine.begin(2).current()
+    with world.workflows.running("train", "llama", owner=owner) as work:
+        world.machine.end(2)
+        assert [workflow.name for workflow in world.process(3).sweep()] == ["train"]
+    assert not work.lost.is_set()
+
+
+def test_what_the_block_raises_comes_through(world: World) -> None:
+    with pytest.raises(KeyError):
+        with world.process(2).running("train", "llama"):
+            raise KeyError("x")
+    assert names(world) == []
+
+
+def test_the_request_to_yield_moves_only_as_the_table_says() -> None:
+    from datetime import UTC, datetime
+
+    from holdfast.kernel.holder import Holder
+
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    owner = Holder(host_id="h", boot_id="b", pid_ns=1, pid=1, start_ticks=1)
+    for before, possible in TRANSITIONS.items():
+        workflow = Workflow(
+            name="w", recipe="r", owner=owner, started_at=at, last_renewed_at=at, ttl_seconds=1.0, token=1, preempt=before
+        )
+        for after in Preempt:
+            if after in possible:
+                assert moved(workflow, after).preempt is after
+            else:
+                with pytest.raises(ImpossibleTransition):
+                    moved(workflow, after)
+
+
+def test_a_look_changes_nothing_where_there_is_nothing_to_sweep(world: World) -> None:
+    world.workflows.register("train", "llama")
+    before = world.entries()
+    world.workflows.list_workflows()
+    world.workflows.swap_status()
+    assert world.workflows.reconcile_swap_marker() == (None, None)
+    assert world.workflows.sweep() == []
+    assert world.entries() == before
+    assert world.store.get(SWAP_MARKER, ONLY) is None
