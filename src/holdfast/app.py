@@ -21,6 +21,7 @@ from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Jobs
+    from holdfast.domains.jobs.telling import JobEvents
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
     from holdfast.stores.sqlite.store import SqliteStore
@@ -50,7 +51,14 @@ class Holdfast:
         """Delegated work."""
         from holdfast.domains.jobs import Jobs
 
-        return Jobs(self.store, self.log)
+        return Jobs(self.store, self.log, self.processes, self.settings.jobs)
+
+    @cached_property
+    def job_events(self) -> "JobEvents":
+        """What jobs tell of themselves."""
+        from holdfast.domains.jobs.telling import JobEvents
+
+        return JobEvents(self.store, self.log)
 
     @cached_property
     def locks(self) -> "Locks":
@@ -163,13 +171,14 @@ class Upkeep:
 
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
+    from holdfast.domains.jobs.events import JOB_EVENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
 
-    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    return [JOBS, JOB_EVENTS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
 
 
 def connect(

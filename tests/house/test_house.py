@@ -110,14 +110,15 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
 def test_every_setting_and_variable_is_documented() -> None:
     from msgspec.structs import fields
 
-    from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, LockSettings, Settings
+    from holdfast.kernel.settings import ENVIRONMENT, JobSettings, JournalSettings, LockSettings, Settings
 
     page = (ROOT / "docs" / "settings.md").read_text()
     names = [
         *ENVIRONMENT,
-        *(f.name for f in fields(Settings) if f.name not in ("journal", "locks")),
+        *(f.name for f in fields(Settings) if f.name not in ("journal", "locks", "jobs")),
         *(f"journal.{f.name}" for f in fields(JournalSettings)),
         *(f"locks.{f.name}" for f in fields(LockSettings)),
+        *(f"jobs.{f.name}" for f in fields(JobSettings)),
     ]
     assert [name for name in names if f"`{name}`" not in page] == []
 

@@ -2,9 +2,11 @@
 
 import itertools
 import threading
+from typing import Any
 
 import pytest
 
+from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import JOB_ID_CHARS, TRANSITIONS
 from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, InvalidName, InvalidValue, NotFound
@@ -29,7 +31,7 @@ def journal(clock: ManualClock) -> Journal:
 
 @pytest.fixture
 def jobs(journal: Journal) -> Jobs:
-    return Jobs(journal._store, journal)
+    return Jobs(journal._store, journal, Procfs())
 
 
 def register(jobs: Jobs, prompt: str = "do it", label: str = LABEL, **more: object) -> Job:
@@ -208,9 +210,9 @@ class Waiter:
         self._thread = threading.Thread(target=self._pick, daemon=True)
         wait = waking.FdListener.wait
 
-        def told(ears: waking.FdListener, timeout_s: float | None) -> Woken:
+        def told(ears: waking.FdListener, timeout_s: float | None, **more: Any) -> Woken:
             self._asleep.set()
-            return wait(ears, timeout_s)
+            return wait(ears, timeout_s, **more)
 
         monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
         monkeypatch.setattr(waking.FdListener, "wait", told)

@@ -10,7 +10,14 @@ import msgspec
 
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S, LOCK_LEASE_S, LOCK_PRIORITY_AGE_S
+from holdfast.kernel.limits import (
+    JOBS_KEEP,
+    JOBS_KEEP_S,
+    JOURNAL_KEEP_ENTRIES,
+    JOURNAL_KEEP_S,
+    LOCK_LEASE_S,
+    LOCK_PRIORITY_AGE_S,
+)
 from holdfast.kernel.names import check_id, check_label
 
 FILE_NAME = "holdfast.toml"
@@ -43,6 +50,19 @@ class LockSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
 
 
+class JobSettings(Value, frozen=True, kw_only=True):
+    """How many finished jobs are kept, and where the audit log of jobs lies; `logs` None means beside the store."""
+
+    keep_finished: int = JOBS_KEEP
+    keep_s: float = JOBS_KEEP_S
+    logs: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
+            raise InvalidValue("jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -52,6 +72,7 @@ class Settings(Value, frozen=True, kw_only=True):
     host_id: str | None = None
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
+    jobs: JobSettings = JobSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
