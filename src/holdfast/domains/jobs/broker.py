@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import Plain
@@ -30,7 +31,7 @@ class Broker(Plain, frozen=True, kw_only=True, omit_defaults=True):
     password: str | None = None
     password_env: str = PASSWORD_ENV
     store_password: bool = False
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Reach(Plain, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
 
 
 def _backwards(tx: ReadTx, status: JobStatus, damaged: Damage | None) -> Iterator[Job]:
-    """The jobs of a status, newest first. Jobs of one arrival come in the order of their ids, so a page ends with whole ones."""
+    """The jobs of a status, newest first. Jobs of one arrival come in the order of their ids; a page ends with whole ones."""
     stop: tuple[int, ...] | None = None
     size = JOBS_PAGE
     while True:

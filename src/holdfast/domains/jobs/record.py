@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from holdfast.domains.jobs.broker import Broker
 from holdfast.kernel.codec import Instant, Record, to_plain
 from holdfast.kernel.holder import Holder
@@ -81,7 +83,7 @@ class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     result: str | None = None
     error: str | None = None
     error_code: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def events_topic(self) -> str:
