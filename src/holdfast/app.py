@@ -20,6 +20,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.adapters.joblog import JobLog
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.telling import JobEvents
     from holdfast.primitives.holds import Holds
@@ -59,6 +60,16 @@ class Holdfast:
         from holdfast.domains.jobs.telling import JobEvents
 
         return JobEvents(self.store, self.log)
+
+    @cached_property
+    def job_log(self) -> "JobLog | None":
+        """The audit log of jobs; None for a store that keeps nothing."""
+        folder = _job_logs(self.settings, self.store)
+        if folder is None:
+            return None
+        from holdfast.adapters.joblog import JobLog
+
+        return JobLog(folder, store=f"{self.settings.store} {self.store.namespace}")
 
     @cached_property
     def locks(self) -> "Locks":
@@ -182,13 +193,19 @@ def all_spaces() -> list[Space[Any]]:
 
 
 def connect(
-    store: str | None = None, *, namespace: str | None = None, clock: Clock | None = None, create: bool = True
+    store: str | None = None,
+    *,
+    namespace: str | None = None,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str] | None = None,
 ) -> Holdfast:
     """Connect to a store: `sqlite:PATH`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder, else a SQLite file in the
     user's state folder. A SQLite file that is not there is made, unless `create` is False: then it is read as an empty
-    store, and a change raises NotFound. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or
+    store, and a change raises NotFound. `folders` points a domain of a files store at a folder of its own. Raises InvalidValue
+    for wrong settings, StoreUnavailable, StoreCorrupt or
     SchemaTooNew.
     """
     settings = load_settings(store=store, namespace=namespace)
@@ -199,6 +216,7 @@ def connect(
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
+        folders=folders,
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     return Holdfast(opened, settings, processes)
@@ -279,6 +297,23 @@ def _from_folder(url: str, folder: Path) -> str:
     if scheme == "sqlite" and rest and not rest.startswith(("/", "~")):
         return f"sqlite:{folder / rest}"
     return url
+
+
+def _job_logs(settings: Settings, store: Store) -> Path | None:
+    """Where the audit log of jobs lies: as the environment or the settings say, else beside the store."""
+    chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
+    if chosen:
+        return sqlite_path(chosen)
+    part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
+    kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
+    if kind == "sqlite":
+        path = sqlite_path(rest)
+        return path.with_name(f"{path.name}-job-logs{part}")
+    if kind == "files":
+        return sqlite_path(rest) / f"job_logs{part}"
+    if kind == "memory":
+        return None
+    return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
 
 
 def _database(url: str) -> str:

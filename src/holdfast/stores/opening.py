@@ -1,6 +1,7 @@
 """From a URL to a store. Only the store that is asked for is imported."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.kernel.clock import Clock
@@ -10,7 +11,15 @@ from holdfast.kernel.store import Store
 FORMS = "sqlite:PATH, postgresql://... or memory:"
 
 
-def open_store(url: str, *, namespace: str, boot_id: str, clock: Clock | None = None, create: bool = True) -> Store:
+def open_store(
+    url: str,
+    *,
+    namespace: str,
+    boot_id: str,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str] | None = None,
+) -> Store:
     """Open `sqlite:PATH`, `postgresql://...` or `memory:`.
 
     Without `create` a SQLite file that is not there is not made either: it is read as an empty store. Raises InvalidValue
@@ -20,6 +29,8 @@ def open_store(url: str, *, namespace: str, boot_id: str, clock: Clock | None = 
     scheme, separator, rest = url.partition(":")
     if "\0" in url:
         raise InvalidValue("the store's URL has a NUL character in it: no path and no address can")
+    if folders and scheme != "files":
+        raise InvalidValue(f"{scheme} keeps no folders of its own: `folders` is for a store of plain files", store=scheme)
     if scheme == "sqlite" and rest:
         path = sqlite_path(rest)
         if not create and not there(path):

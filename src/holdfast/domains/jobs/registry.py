@@ -108,12 +108,15 @@ class Jobs:
             self.prune()
         return job
 
-    def pick_pending(self, agent_session: str, *, wait_s: float = 0, holder: Holder | None = None) -> Job | None:
+    def pick_pending(
+        self, agent_session: str, *, wait_s: float = 0, holder: Holder | None = None, stop_fd: int | None = None
+    ) -> Job | None:
         """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
 
         Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
         works on it: when it dies, the job is pending again. Without one, as for a one-shot command, only its time limits end
-        the claim. Raises InvalidName, and InvalidValue for a `wait_s` that is no number.
+        the claim. A wait also ends when the descriptor `stop_fd` becomes readable. Raises InvalidName, and InvalidValue for a
+        `wait_s` that is no number.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
@@ -121,6 +124,7 @@ class Jobs:
         if wait_s <= 0:
             return self._pick_now(agent_session, holder)
         deadline = time.monotonic() + wait_s
+        stops = [] if stop_fd is None else [stop_fd]
         with self._store.listen([queue_topic(agent_session)]) as ears:
             while True:
                 alive = self._reaper.sweep().alive
@@ -129,7 +133,9 @@ class Jobs:
                 if job is not None or left_s <= 0:
                     return job
                 with self._reaper.watching(alive) as deaths:
-                    ears.wait(left_s, also=deaths)
+                    woken = ears.wait(left_s, also=[*deaths, *stops])
+                if stop_fd in woken.ready:
+                    return None
 
     def update_status(
         self,

@@ -118,3 +118,23 @@ def status_named(value: JobStatus | str) -> JobStatus:
 def no_such(job_id: str) -> NotFound:
     """There is no job of that id."""
     return NotFound(f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id)
+
+
+def as_registered(job: Job) -> Job:
+    """The job as it was when it was registered: what its attempts added is taken away."""
+    return replace(
+        job,
+        status=JobStatus.PENDING,
+        updated_at=job.created_at,
+        last_seq=0,
+        attempt=0,
+        token=None,
+        claimed_by=None,
+        started_at=None,
+        finished_at=None,
+        last_event_at=None,
+        waiting_since=None,
+        result=None,
+        error=None,
+        error_code=None,
+    )
