@@ -275,6 +275,11 @@ class Jobs:
             raise steps.no_such(job_id)
         return row.record
 
+    def peek(self, job_id: str) -> Job | None:
+        """Return a job as it is, without reaping; None when there is none."""
+        row = self._store.get(JOBS, check_id(job_id, "job id"))
+        return None if row is None else row.record
+
     def list_jobs(
         self,
         *,

@@ -1,9 +1,11 @@
 """The connection that a command works on, and the options that choose it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from holdfast.app import Holdfast, connect
 
@@ -16,6 +18,7 @@ class Given:
     def __init__(self) -> None:
         self.store: str | None = None
         self.namespace: str | None = None
+        self.registry_dir: str | None = None
 
 
 def store_options(command: F) -> F:
@@ -28,6 +31,12 @@ def store_options(command: F) -> F:
     return command
 
 
+def registry_option(command: F) -> F:
+    """Add --registry-dir to a command about jobs."""
+    words = "A folder of jobs as files, one a job, instead of a store"
+    return click.option("--registry-dir", expose_value=False, callback=_remember, help=words, metavar="DIR")(command)
+
+
 def given() -> Given:
     """What the user said to the command that runs."""
     return click.get_current_context().find_object(Given) or Given()
@@ -36,7 +45,20 @@ def given() -> Given:
 def connected(*, create: bool = True) -> Holdfast:
     """Connect as the user said. A command that only looks makes no store: it says `create=False`."""
     said = given()
+    if said.registry_dir is not None:
+        return _registry(said, create=create)
     return connect(said.store, namespace=said.namespace, create=create)
+
+
+def _registry(said: Given, *, create: bool) -> Holdfast:
+    """A folder of jobs in place of a store. Its audit log lies beside it, where programs that share such folders look."""
+    if said.store is not None or not said.registry_dir:
+        raise click.UsageError("--registry-dir is a folder, and takes the place of --store: say one of them")
+    folder = Path(said.registry_dir).absolute()
+    hf = connect(f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."})
+    logs = hf.settings.jobs.logs or str(folder.parent / "delegate_job_logs")
+    hf.settings = replace(hf.settings, jobs=replace(hf.settings.jobs, logs=logs))
+    return hf
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
