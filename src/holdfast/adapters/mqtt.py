@@ -84,6 +84,8 @@ class Subscriber:
         self.trouble = ""
         """Why not, in words."""
         self._topics = list(topics)
+        self._asked: set[str] = set()
+        self._mutex = threading.Lock()
         self._messages: deque[Message] = deque()
         self._closing = threading.Event()
         self._client = _client(reach, timeout_s)
@@ -97,10 +99,9 @@ class Subscriber:
 
     def add(self, topics: Sequence[str]) -> None:
         """Listen to these as well."""
-        new = [topic for topic in topics if topic not in self._topics]
-        self._topics += new
-        if new and self.connected:
-            self._client.subscribe([(topic, _QOS) for topic in new])
+        self._topics += [topic for topic in topics if topic not in self._topics]
+        if self.connected:
+            self._ask()
 
     def take(self) -> list[Message]:
         """What arrived since the last time; clears `fd`."""
@@ -136,13 +137,24 @@ class Subscriber:
     def _on_connect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             self._tell(f"it refuses: {reason}")
-        elif self._topics:
-            self._client.subscribe([(topic, _QOS) for topic in self._topics])
+        else:
+            self._asked.clear()
+            self._ask()
 
     def _on_subscribe(self, _client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
         refused = [reason for reason in reasons if reason.is_failure]
         self.connected = not refused
         self._tell(f"it refuses a topic: {refused[0]}" if refused else "")
+        # Those that were added since the question went out.
+        self._ask()
+
+    def _ask(self) -> None:
+        """Subscribe to what was not asked for in this connection."""
+        with self._mutex:
+            new = [topic for topic in self._topics if topic not in self._asked]
+            self._asked.update(new)
+        if new:
+            self._client.subscribe([(topic, _QOS) for topic in new])
 
     def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if self.connected:
