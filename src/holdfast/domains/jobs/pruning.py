@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from holdfast.domains.jobs.events import JOB_EVENTS
 from holdfast.domains.jobs.listing import oldest_ended
-from holdfast.domains.jobs.record import JOBS, Job, JobStatus
+from holdfast.domains.jobs.record import JOBS, Job
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOBS_KEEP, JOBS_KEEP_S, JOBS_PRUNED_MAX
 from holdfast.kernel.space import rows
@@ -27,7 +27,7 @@ def prune(store: Store, journal: Journal, *, keep: int = JOBS_KEEP, keep_s: floa
 
 def _some(store: Store, journal: Journal, keep: int, keep_s: float) -> int:
     def look(tx: ReadTx) -> list[Job]:
-        number = sum(tx.count(JOBS, "listed", (status.value,)) for status in JobStatus if status.ended)
+        number = tx.count(JOBS, "ended")
         oldest = oldest_ended(tx, JOBS_PRUNED_MAX)
         before = tx.now - timedelta(seconds=min(keep_s, _CENTURY_S))
         return [job for at, job in enumerate(oldest) if number - at > keep or (job.finished_at or job.updated_at) < before]

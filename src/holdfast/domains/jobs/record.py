@@ -146,9 +146,9 @@ def _running(job: Job) -> Parts | None:
     return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
 
 
-def _listed(job: Job) -> Parts:
-    """All jobs by status, then arrival."""
-    return (job.status.value, job.arrival)
+def _ended(job: Job) -> Parts | None:
+    """Jobs that ended, by how, then arrival."""
+    return (job.status.value, job.arrival) if job.status.ended else None
 
 
 def _write(job: Job) -> dict[str, Any]:
@@ -170,7 +170,7 @@ _NEVER = (1 << 63) - 1
 JOBS = Space(
     "jobs",
     Job,
-    indexes={"turn": _turn, "running": _running, "listed": _listed},
+    indexes={"turn": _turn, "running": _running, "ended": _ended},
     # Loaded when a folder is used: picking from a database needs none of it.
     layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read)),
 )

@@ -13,7 +13,7 @@ from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reaping import Reaper
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, JOBS, TIMEOUT_S, Job, JobStatus
 from holdfast.domains.jobs.writing import job_topic, queue_topic, write
-from holdfast.kernel.errors import Corrupt, InvalidValue, Unavailable
+from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder, Processes
 from holdfast.kernel.limits import JOBS_PRUNE_EVERY, LIST_MAX
 from holdfast.kernel.names import check_id, check_label
@@ -105,7 +105,7 @@ class Jobs:
         # A row that is not there cannot be latched; a random id needs none, a given one the whole space.
         job = self._store.transact(body, scope=_JOBS_ALONE if job_id is None else [JOBS])
         if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
-            self.prune()
+            self._prune_now_and_then()
         return job
 
     def pick_pending(
@@ -302,6 +302,15 @@ class Jobs:
         return self._store.read(
             lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, damaged=damaged), scope=[JOBS]
         )
+
+    def _prune_now_and_then(self) -> None:
+        """The job is registered: what goes wrong here is nothing that its registrant should hear."""
+        try:
+            self.prune()
+        except HoldfastError as error:
+            import logging
+
+            logging.getLogger("holdfast.jobs").warning("not pruned: %s", error.message)
 
     def _look_after(self) -> None:
         """Reap before a look; a store that cannot be written can still be looked at."""
