@@ -58,7 +58,7 @@ class JobsMachine(RuleBasedStateMachine):
         label=st.sampled_from(LABELS),
         priority=st.integers(-1, 1),
         attempts=st.integers(1, 2),
-        timeout=st.sampled_from([5.0, 50.0]),
+        timeout=st.sampled_from([5.0, 500.0]),
         idle=st.sampled_from([3.0, 30.0]),
     )
     def register(self, label: str, priority: int, attempts: int, timeout: float, idle: float) -> None:
@@ -131,6 +131,16 @@ class JobsMachine(RuleBasedStateMachine):
         assert ours == theirs
         self.learn(job_id)
         self.agree()
+
+    @precondition(lambda self: any(job["status"] == "running" for job in self.oracle.jobs))
+    @rule(at=numbers, seconds=st.sampled_from([1.0, 10.0, 60.0]))
+    def wait_for_permission(self, at: int, seconds: float) -> None:
+        running = [job for job in self.oracle.jobs if job["status"] == "running"]
+        job = running[at % len(running)]
+        self.oracle.publish(job["id"], "permission_required", job["claim"])
+        self.events.publish(job["id"], "permission_required", token=self.tokens[job["claim"]])
+        self.pass_time(seconds)
+        self.reap()
 
     @precondition(lambda self: self.ids)
     @rule(at=numbers)
