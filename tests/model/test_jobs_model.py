@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from holdfast.domains.jobs import Job, Jobs
 from holdfast.domains.jobs.telling import JobEvents
@@ -53,6 +53,14 @@ class JobsMachine(RuleBasedStateMachine):
         """The token of each claim that the oracle gave a number."""
 
     # --- what happens ---
+
+    @initialize(attempts=st.lists(st.integers(1, 2), min_size=3, max_size=6), picked=st.lists(st.none() | numbers, max_size=4))
+    def begin(self, attempts: list[int], picked: list[int | None]) -> None:
+        """Some jobs are there, and some of them have begun."""
+        for number, most in enumerate(attempts):
+            self.register(LABELS[number % 2], number % 3 - 1, most, [5.0, 500.0][number % 2], [3.0, 30.0][number // 2 % 2])
+        for number, at in enumerate(picked):
+            self.pick(LABELS[number % 2], at)
 
     @rule(
         label=st.sampled_from(LABELS),
@@ -150,14 +158,16 @@ class JobsMachine(RuleBasedStateMachine):
         assert self.jobs.next_seq(job["id"]) == job["seq"]
         self.agree()
 
-    @rule(at=numbers)
-    def kill(self, at: int) -> None:
+    @rule(at=numbers, soon=st.booleans())
+    def kill(self, at: int, soon: bool) -> None:
         """A worker dies, and another begins in its place."""
         slot = at % len(self.workers)
         self.machine.end(self.workers[slot])
         self.oracle.dead.add(self.workers[slot])
         self.workers[slot] = self.start()
         self.agree()
+        if soon:
+            self.reap()
 
     @rule(seconds=st.sampled_from([1.0, 2.0, 10.0, 60.0]))
     def pass_time(self, seconds: float) -> None:
