@@ -58,9 +58,9 @@ def _through(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], workers: in
         name=f"queue-{workers}",
         title=f"Durable job from end to end, {workers} {noun}",
         says=f"Store a job, take the next, complete it, by {workers} {noun} at once, each a process, with a line of "
-        f"{queueing.AHEAD} to begin with, in {len(series[0].samples)} rounds. Each of the three survives a power loss once it is "
-        "acknowledged. Holdfast completes one and claims the next in one transaction, and keeps with each job a journal, a token "
-        f"and the process that has it. What others lack: {lacks}.",
+        f"{queueing.AHEAD} to begin with, in {len(series[0].samples)} rounds. Each of the three survives a power loss once it "
+        "is acknowledged. Holdfast completes one and claims the next in one transaction, and keeps with each job a journal, a "
+        f"token and the process that has it. What others lack: {lacks}.",
         series=series,
         verdicts=_first(series, able),
         absent=absent,

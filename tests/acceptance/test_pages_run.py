@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md"]
+PAGES = ["locks.md", "jobs.md"]
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
 
@@ -60,6 +60,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    # Where nobody listens, whatever runs on this machine.
+    more["MQTT_PORT"] = "9"
     path = f"{command.parent}:{os.environ['PATH']}"
     return {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
 

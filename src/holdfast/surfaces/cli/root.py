@@ -10,7 +10,7 @@ from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
-    "jobs": "Delegated work: register, pick, status, get, list.",
+    "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
     "store": "The store itself: check, backup, restore.",
