@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 class Holdfast:
     """A connection: the domains on one store. Thread-safe, safe after fork, and a context manager that closes it."""
 
-    def __init__(self, store: Store, settings: Settings, processes: Procfs) -> None:
+    def __init__(self, store: Store, settings: Settings, processes: Procfs, *, jobs_folder: Path | None = None) -> None:
         self.store = store
         self.settings = settings
         self.processes = processes
+        self._jobs_folder = jobs_folder
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -64,12 +65,12 @@ class Holdfast:
     @cached_property
     def job_log(self) -> "JobLog | None":
         """The audit log of jobs; None for a store that keeps nothing."""
-        folder = _job_logs(self.settings, self.store)
+        folder = _job_logs(self.settings, self.store, self._jobs_folder)
         if folder is None:
             return None
         from holdfast.adapters.joblog import JobLog
 
-        return JobLog(folder, store=f"{self.settings.store} {self.store.namespace}")
+        return JobLog(folder, store=f"{self.settings.store} {self.store.namespace}", beside=self._jobs_folder)
 
     @cached_property
     def locks(self) -> "Locks":
@@ -219,7 +220,9 @@ def connect(
         folders=folders,
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
-    return Holdfast(opened, settings, processes)
+    root = (settings.store or "").partition(":")[2]
+    jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None
+    return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
@@ -299,11 +302,14 @@ def _from_folder(url: str, folder: Path) -> str:
     return url
 
 
-def _job_logs(settings: Settings, store: Store) -> Path | None:
-    """Where the audit log of jobs lies: as the environment or the settings say, else beside the store."""
+def _job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
+    """Where the audit log of jobs lies: as the environment or the settings say, else beside the store, or beside a folder of
+    jobs where programs that share such folders look for it."""
     chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
     if chosen:
         return sqlite_path(chosen)
+    if jobs_folder is not None:
+        return jobs_folder.parent / "delegate_job_logs"
     part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
     kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
     if kind == "sqlite":

@@ -151,6 +151,19 @@ def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> 
             assert [line["revision"] for line in log.events(job_id)] == [e.revision for e in told if e.subject == job_id]
 
 
+def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
+        log = JobLog(tmp_path / "logs", store="s", beside=tmp_path / "jobs")
+        job = hf.jobs.register_job("x", agent="a", agent_session="s")
+        hf.job_events.publish(job.job_id, "started")
+        log.catch_up(hf.log, hf.jobs.peek)
+        hf.job_events.publish(job.job_id, "completed", detail="done")
+        log.catch_up(hf.log, hf.jobs.peek)
+        told = (tmp_path / "jobs" / f"{job.job_id}.events.log").read_text().splitlines()
+        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [(1, "started"), (2, "completed")]
+
+
 def test_bad_input(holdfast: CommandLine) -> None:
     for words, status, says in (
         (["logs"], 2, "--list"),
@@ -158,6 +171,8 @@ def test_bad_input(holdfast: CommandLine) -> None:
         (["logs", "nosuch"], 1, "no job nosuch is logged"),
         (["logs", "../../etc"], 2, "job id"),
         (["logs", "--list", "--store", "memory:"], 1, "keeps nothing"),
+        (["list", "--registry-dir", "x", "--store", "memory:"], 2, "--registry-dir"),
+        (["list", "--registry-dir", ""], 2, "--registry-dir"),
     ):
         ran = holdfast("jobs", *words)
         assert (ran.status, says in ran.err) == (status, True), (words, ran)

@@ -43,10 +43,14 @@ Lookup = Callable[[str], Job | None]
 
 
 class JobLog:
-    """The audit log in one folder, of one store; other stores may share the folder."""
+    """The audit log in one folder, of one store; other stores may share the folder.
 
-    def __init__(self, folder: Path, *, store: str) -> None:
+    Where `beside` is a folder of jobs as files, each job's events are told there as well, as `<job_id>.events.log`.
+    """
+
+    def __init__(self, folder: Path, *, store: str, beside: Path | None = None) -> None:
         self.folder = folder
+        self._beside = beside
         self._place = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
 
     def catch_up(self, journal: Journal, lookup: Lookup, *, wait: bool = True) -> str | None:
@@ -143,8 +147,14 @@ class JobLog:
         new = [entry for entry in entries if entry.revision > last]
         if any(entry.kind == "job.registered" for entry in new) or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], lookup(job_id))
-        _write_lines(path, new, os.O_APPEND)
+        _write_lines(path, [_line(entry) for entry in new])
+        self._tell_beside(job_id, new)
         self._status(home, job_id, new)
+
+    def _tell_beside(self, job_id: str, entries: Iterable[Entry]) -> None:
+        if self._beside is not None:
+            told = [entry.data for entry in entries if entry.kind == "job.published"]
+            _write_lines(self._beside / f"{check_id(job_id, 'job id')}.events.log", told)
 
     def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
         home = self._home(job_id)
@@ -153,10 +163,8 @@ class JobLog:
         first = entries[0].revision
         older = [line for line in self.events(job_id) if isinstance(line.get("revision"), int) and line["revision"] < first]
         fd, temporary = tempfile.mkstemp(dir=home)
-        with os.fdopen(fd, "wb") as file:
-            for line in older:
-                file.write(_encoded(line))
-        _write_lines(Path(temporary), entries, os.O_APPEND)
+        os.close(fd)
+        _write_lines(Path(temporary), [*older, *(_line(entry) for entry in entries)])
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
@@ -201,11 +209,12 @@ def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _write_lines(path: Path, entries: Iterable[Entry], how: int) -> None:
-    lines = b"".join(_encoded(_line(entry)) for entry in entries)
+def _write_lines(path: Path, told: Iterable[dict[str, Any]]) -> None:
+    """Append a line for each, in one write."""
+    lines = b"".join(_encoded(line) for line in told)
     if not lines:
         return
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     with os.fdopen(fd, "r+b", buffering=0) as file:
         if _torn(file.fileno()):
             lines = b"\n" + lines

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from msgspec.structs import replace
 
 from holdfast.app import Holdfast, connect
 
@@ -51,14 +50,11 @@ def connected(*, create: bool = True) -> Holdfast:
 
 
 def _registry(said: Given, *, create: bool) -> Holdfast:
-    """A folder of jobs in place of a store. Its audit log lies beside it, where programs that share such folders look."""
+    """A folder of jobs in place of a store."""
     if said.store is not None or not said.registry_dir:
         raise click.UsageError("--registry-dir is a folder, and takes the place of --store: say one of them")
     folder = Path(said.registry_dir).absolute()
-    hf = connect(f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."})
-    logs = hf.settings.jobs.logs or str(folder.parent / "delegate_job_logs")
-    hf.settings = replace(hf.settings, jobs=replace(hf.settings.jobs, logs=logs))
-    return hf
+    return connect(f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."})
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
