@@ -61,7 +61,7 @@ def direct(broker: Broker, topic: str, *payloads: bytes) -> None:
     """Send as anybody could who reaches the broker."""
     from holdfast.adapters.mqtt import Publisher
     from holdfast.domains.jobs import Broker as Record
-    from holdfast.domains.jobs.broker import reach_of
+    from holdfast.domains.jobs.reach import reach_of
 
     publisher = Publisher(reach_of(Record(), broker.environment))
     for payload in payloads:
@@ -299,7 +299,7 @@ class _Ears:
     def __init__(self, broker: Broker, topic: str) -> None:
         from holdfast.adapters.mqtt import Subscriber
         from holdfast.domains.jobs import Broker as Record
-        from holdfast.domains.jobs.broker import reach_of
+        from holdfast.domains.jobs.reach import reach_of
 
         before = broker.logged("Sending SUBACK")
         self.subscriber = Subscriber(reach_of(Record(), broker.environment), [topic])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
-from holdfast.domains.jobs.broker import reach_of
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
+from holdfast.domains.jobs.reach import reach_of
 from holdfast.domains.jobs.record import shown
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.codec import to_json

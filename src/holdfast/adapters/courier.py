@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from holdfast.adapters.mqtt import Publisher
-from holdfast.domains.jobs.broker import Reach, reach_of
+from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.telling import JobEvents, Unsent
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import BrokerUnavailable, HoldfastError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.domains.jobs.broker import Reach
+from holdfast.domains.jobs.reach import Reach
 from holdfast.kernel.errors import BrokerUnavailable
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
 

@@ -2,6 +2,7 @@
 
 record.py       a job, its states and the transitions between them
 broker.py       where its events go
+reach.py        how to get there, and what the environment says instead
 asking.py       what a new job is to be, checked
 steps.py        what a record becomes by a step, and why one is refused
 writing.py      a change is a record, a journal entry and notices

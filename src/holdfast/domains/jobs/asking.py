@@ -1,6 +1,7 @@
 """What a new job is to be, checked before anything is stored."""
 
-from holdfast.domains.jobs.broker import Broker, check_broker
+from holdfast.domains.jobs.broker import Broker
+from holdfast.domains.jobs.reach import check_broker
 from holdfast.domains.jobs.record import JOB_ID_CHARS, JOBS, Job, default_prefix
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue

@@ -8,7 +8,6 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
-from holdfast.domains.jobs.asking import Wish, new_job
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reaping import Reaper
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, JOBS, TIMEOUT_S, Job, JobStatus
@@ -79,6 +78,9 @@ class Jobs:
         Its events are `signed` with a key of its own unless told otherwise. Raises Collision when a given `job_id` is taken;
         InvalidName and InvalidValue before anything is stored.
         """
+        # Here, as in other places of this module: picking must start fast, and needs none of it.
+        from holdfast.domains.jobs.asking import Wish, new_job
+
         wish = Wish(
             prompt=prompt,
             agent=agent,

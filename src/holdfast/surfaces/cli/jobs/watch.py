@@ -13,8 +13,8 @@ import click
 from holdfast.adapters.mqtt import Subscriber
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.broker import Reach, reach_of
 from holdfast.domains.jobs.events import Event
+from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.record import shown
 from holdfast.domains.jobs.steps import no_such
 from holdfast.kernel.codec import to_json
