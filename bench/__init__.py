@@ -4,6 +4,7 @@ measure.py     workers, rounds, and what is kept of them
 machine.py     what the run was made on
 work.py        the work itself: Holdfast's way and the raw one, on the same rows
 locking.py     the locks of Holdfast and its peers, used in one way
+queueing.py    the queues of Holdfast and its peers, used in one way
 turns.py       processes that take turns at them
 servers.py     the servers that some peers need
 needs          installs the peers, and the servers where it may

@@ -17,8 +17,9 @@ _POSTGRES = {"listen_addresses": "", "max_connections": "200"}
 
 
 @contextmanager
-def redis() -> Iterator[str | None]:
-    """A Redis that keeps nothing on disk: the path of its socket, or None where it is not installed."""
+def redis(*, durable: bool = False) -> Iterator[str | None]:
+    """A Redis that keeps nothing on disk, or syncs every change if it is to be durable: the path of its socket, or None where
+    it is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         yield None
@@ -26,7 +27,8 @@ def redis() -> Iterator[str | None]:
     # Not the folder of the run: the name of a socket may not be that long.
     folder = Path(tempfile.mkdtemp(prefix="hfredis-"))
     address = folder / "socket"
-    command = [program, "--port", "0", "--unixsocket", str(address), "--save", "", "--appendonly", "no", "--dir", str(folder)]
+    disk = ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
+    command = [program, "--port", "0", "--unixsocket", str(address), "--save", "", *disk, "--dir", str(folder)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         if not _answers(address, server):

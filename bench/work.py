@@ -16,6 +16,8 @@ from holdfast.domains.jobs.record import JOBS, Job
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
+from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite.schema import DIALECT
 from holdfast.stores.sqlite.store import SqliteStore
 
 STORE = "store.sqlite"
@@ -166,8 +168,9 @@ class RawDurableChangeNew:
             job_id="%s", created_at=at, updated_at=at, prompt=PROMPT, agent="claude", agent_session=SESSION, arrival=-99
         )
         self._record = to_json(blank).replace(b'"%s"', b'"%b"').replace(b"-99", b"%d")
-        [place] = JOBS.index_keys(blank)
-        self._place = place[:-8] if place else b""
+        # Each place ends with the job's number, or is none.
+        self._places = [place and place[:-8] for place in JOBS.index_keys(blank)]
+        self._insert = table_of(JOBS, DIALECT).insert
         self._entry = ("default", int(at.timestamp() * 1e6), "bench/1", "job.registered")
         self._data = to_json(ENTRY)
 
@@ -184,10 +187,8 @@ class RawDurableChangeNew:
             (*self._entry, key, self._data),
         ).lastrowid
         assert rev is not None
-        run(
-            "INSERT INTO s_jobs (ns, key, rev, value, by_turn) VALUES (?, ?, ?, ?, ?)",
-            ("default", key, rev, self._record % (key.encode(), rev), self._place + rev.to_bytes(8, "big")),
-        )
+        places = [place and place + rev.to_bytes(8, "big") for place in self._places]
+        run(self._insert, ("default", key, rev, self._record % (key.encode(), rev), *places))
         run("COMMIT")
         return True
 

@@ -23,8 +23,10 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.adapters.joblog import JobLog
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
+    from holdfast.domains.jobs.telling import JobEvents
     from holdfast.domains.network import Registry
     from holdfast.domains.workflows import Workflows
     from holdfast.domains.workflows.swap_lock import SwapLock
@@ -37,10 +39,11 @@ if TYPE_CHECKING:
 class Holdfast:
     """A connection: the domains on one store. Thread-safe, safe after fork, and a context manager that closes it."""
 
-    def __init__(self, store: Store, settings: Settings, processes: Procfs) -> None:
+    def __init__(self, store: Store, settings: Settings, processes: Procfs, *, jobs_folder: Path | None = None) -> None:
         self.store = store
         self.settings = settings
         self.processes = processes
+        self._jobs_folder = jobs_folder
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -58,7 +61,24 @@ class Holdfast:
         """Delegated work."""
         from holdfast.domains.jobs import Jobs
 
-        return Jobs(self.store, self.log)
+        return Jobs(self.store, self.log, self.processes, self.settings.jobs)
+
+    @cached_property
+    def job_events(self) -> "JobEvents":
+        """What jobs tell of themselves."""
+        from holdfast.domains.jobs.telling import JobEvents
+
+        return JobEvents(self.store, self.log)
+
+    @cached_property
+    def job_log(self) -> "JobLog | None":
+        """The audit log of jobs; None for a store that keeps nothing."""
+        folder = _job_logs(self.settings, self.store, self._jobs_folder)
+        if folder is None:
+            return None
+        from holdfast.adapters.joblog import JobLog
+
+        return JobLog(folder, store=f"{self.settings.store} {self.store.namespace}", beside=self._jobs_folder)
 
     @cached_property
     def agents(self) -> "Agents":
@@ -264,6 +284,7 @@ class Upkeep:
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
     from holdfast.domains.agents.record import AGENTS
+    from holdfast.domains.jobs.events import JOB_EVENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
     from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
@@ -275,7 +296,7 @@ def all_spaces() -> list[Space[Any]]:
     network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
     workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
     locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
-    return [AGENTS, JOBS, *network, *workflows, HOLDS, *locks]
+    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, HOLDS, *locks]
 
 
 def swap_lock_of(store: Store) -> "SwapLock":
@@ -339,7 +360,9 @@ def connected(
         shown=_shown_in_files() if url.startswith("files:") else {},
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
-    return Holdfast(opened, settings, processes)
+    root = (settings.store or "").partition(":")[2]
+    jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None
+    return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)
 
 
 def _shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
@@ -439,6 +462,26 @@ def _from_folder(url: str, folder: Path) -> str:
     if scheme in ("sqlite", "files") and rest and not rest.startswith(("/", "~")):
         return f"{scheme}:{folder / rest}"
     return url
+
+
+def _job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
+    """Where the audit log of jobs lies: as the environment or the settings say, else beside the store, or beside a folder of
+    jobs where programs that share such folders look for it."""
+    chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
+    if chosen:
+        return sqlite_path(chosen)
+    if jobs_folder is not None:
+        return jobs_folder.parent / "delegate_job_logs"
+    part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
+    kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
+    if kind == "sqlite":
+        path = sqlite_path(rest)
+        return path.with_name(f"{path.name}-job-logs{part}")
+    if kind == "files":
+        return sqlite_path(rest) / f"job_logs{part}"
+    if kind == "memory":
+        return None
+    return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
 
 
 def _database(url: str) -> str:

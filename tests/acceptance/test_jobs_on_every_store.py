@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from holdfast.domains.jobs import JobStatus
 pytestmark = pytest.mark.slow
 
 WORKERS = 8
-JOBS = 200
+JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "400"))
+"""The whole of it is 10,000: some minutes here."""
 LABELS = ("tmux:a", "tmux:b")
 
 
@@ -25,37 +28,69 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-def _work(task: tuple[str, str]) -> list[tuple[str, int, str]]:
+Done = list[tuple[str, int, str]]
+
+
+def _work(task: tuple[str, str]) -> Done:
     """Pick and complete until nothing is left; return what was picked, with its token and label."""
     url, label = task
-    done = []
     with holdfast.connect(url) as hf:
-        while job := hf.jobs.pick_pending(label):
+        return _toil(hf, label)
+
+
+def _toil(hf: holdfast.Holdfast, label: str) -> Done:
+    done: Done = []
+    me = hf.processes.current()
+    while job := hf.jobs.pick_pending(label, holder=me):
+        # Half of them the one way, half the other.
+        while job is not None:
             assert job.token is not None
             done.append((job.job_id, job.token, job.agent_session))
-            hf.jobs.update_status(job.job_id, JobStatus.COMPLETED, token=job.token)
+            if len(done) % 2:
+                job = hf.jobs.finish_and_pick(job.job_id, JobStatus.COMPLETED, token=job.token, holder=me).picked
+            else:
+                hf.jobs.update_status(job.job_id, JobStatus.COMPLETED, token=job.token)
+                job = None
     return done
 
 
+TASKS = [LABELS[number % 2] for number in range(WORKERS)]
+
+
+@pytest.mark.timeout(900)
 def test_each_job_is_taken_once_by_a_worker_of_its_label_in_order(url: str) -> None:
     with holdfast.connect(url) as hf:
-        ids = [hf.jobs.register_job(f"task {n}", agent="a", agent_session=LABELS[n % 2]).job_id for n in range(JOBS)]
+        ids = _register(hf)
         with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-            tasks = [(url, LABELS[n % 2]) for n in range(WORKERS)]
-            taken = pool.map_async(_work, tasks, chunksize=1).get(120)
-        assert sorted(job_id for done in taken for job_id, _, _ in done) == sorted(ids)
-        for (_, label), done in zip(tasks, taken, strict=True):
-            assert {session for _, _, session in done} <= {label}
-            places = [ids.index(job_id) for job_id, _, _ in done]
-            assert places == sorted(places)
-        tokens = [token for done in taken for _, token, _ in done]
-        assert len(set(tokens)) == JOBS
-        assert all(job.status is JobStatus.COMPLETED and job.attempt == 1 for job in hf.jobs.list_jobs())
-        told = [entry for batch in hf.log.since() for entry in batch.entries]
-        assert len(told) == 3 * JOBS
-        for job_id in ids:
-            steps = [entry.data.get("to") for entry in told if entry.subject == job_id]
-            assert steps == [None, "running", "completed"]
+            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(800)
+        _judge(hf, ids, taken)
+
+
+def test_the_same_by_threads_in_memory() -> None:
+    with holdfast.connect("memory:") as hf, ThreadPoolExecutor(WORKERS) as pool:
+        ids = _register(hf)
+        _judge(hf, ids, list(pool.map(lambda label: _toil(hf, label), TASKS)))
+
+
+def _register(hf: holdfast.Holdfast) -> list[str]:
+    return [hf.jobs.register_job(f"task {n}", agent="a", agent_session=LABELS[n % 2]).job_id for n in range(JOBS)]
+
+
+def _judge(hf: holdfast.Holdfast, ids: list[str], taken: list[Done]) -> None:
+    order = {job_id: number for number, job_id in enumerate(ids)}
+    assert sorted(job_id for done in taken for job_id, _, _ in done) == sorted(ids)
+    for label, done in zip(TASKS, taken, strict=True):
+        assert {session for _, _, session in done} <= {label}
+        places = [order[job_id] for job_id, _, _ in done]
+        assert places == sorted(places)
+    tokens = [token for done in taken for _, token, _ in done]
+    assert len(set(tokens)) == JOBS
+    assert all(job.status is JobStatus.COMPLETED and job.attempt == 1 for job in hf.jobs.list_jobs(limit=JOBS))
+    told: dict[str, list[object]] = {}
+    for batch in hf.log.since():
+        for entry in batch.entries:
+            told.setdefault(entry.subject, []).append(entry.data.get("to"))
+    assert told == {job_id: [None, "running", "completed"] for job_id in ids}
 
 
 def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:

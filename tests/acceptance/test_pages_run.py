@@ -21,7 +21,7 @@ import pytest
 from tests.surfaces.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md"]
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
 
@@ -62,6 +62,8 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    # Where nobody listens, whatever runs on this machine.
+    more["MQTT_PORT"] = "9"
     path = f"{command.parent}:{os.environ['PATH']}"
     with ExitStack() as opened:
         if page == "agents.md":

@@ -2,12 +2,22 @@
 
 import itertools
 import threading
+from typing import Any
 
 import pytest
 
+from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import JOB_ID_CHARS, TRANSITIONS
-from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, InvalidName, InvalidValue, NotFound
+from holdfast.kernel.errors import (
+    Collision,
+    Fenced,
+    ImpossibleTransition,
+    InvalidName,
+    InvalidValue,
+    NotFound,
+    StoreUnavailable,
+)
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
@@ -29,7 +39,7 @@ def journal(clock: ManualClock) -> Journal:
 
 @pytest.fixture
 def jobs(journal: Journal) -> Jobs:
-    return Jobs(journal._store, journal)
+    return Jobs(journal._store, journal, Procfs())
 
 
 def register(jobs: Jobs, prompt: str = "do it", label: str = LABEL, **more: object) -> Job:
@@ -208,9 +218,9 @@ class Waiter:
         self._thread = threading.Thread(target=self._pick, daemon=True)
         wait = waking.FdListener.wait
 
-        def told(ears: waking.FdListener, timeout_s: float | None) -> Woken:
+        def told(ears: waking.FdListener, timeout_s: float | None, **more: Any) -> Woken:
             self._asleep.set()
-            return wait(ears, timeout_s)
+            return wait(ears, timeout_s, **more)
 
         monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
         monkeypatch.setattr(waking.FdListener, "wait", told)
@@ -288,3 +298,14 @@ def test_a_late_repeat_of_a_verdict_is_told_where_to_look(jobs: Jobs) -> None:
     jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)
     with pytest.raises(Fenced, match=f"is completed; token {claimed.token} no longer counts.*jobs get --job {job.job_id}"):
         jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)
+
+
+def test_what_goes_wrong_with_old_jobs_does_not_concern_a_new_one(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.domains.jobs import registry
+
+    def fail(**_: object) -> int:
+        raise StoreUnavailable("the disk is full", outcome="none")
+
+    monkeypatch.setattr(registry, "JOBS_PRUNE_EVERY", 1)
+    monkeypatch.setattr(jobs, "prune", fail)
+    assert register(jobs).status is JobStatus.PENDING

@@ -149,3 +149,44 @@ SIGNAL_PATH_BYTES_MAX = 1024
 
 SIGNAL_BYTES_MAX = 4096
 """Most of a signal file that is read to see whose it is."""
+JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0
+"""Longest time limit of a job."""
+
+JOB_ATTEMPTS_MAX = 1000
+"""Most attempts that a job may be given."""
+
+JOBS_SWEEP_EVERY_S = 1.0
+"""How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""
+
+JOBS_SWEPT_MAX = 1000
+"""Most running jobs that one such look reads, the next to be overdue first."""
+
+JOBS_WATCHED_MAX = 64
+"""Most workers of whose death one that waits for a job is told by the kernel; of more, it asks now and then."""
+
+JOBS_PAGE = 256
+"""How many jobs a list reads at a time."""
+
+JOBS_KEEP = 100_000
+"""Finished jobs kept by default."""
+
+JOBS_KEEP_S = 30 * 24 * 3600.0
+"""Age up to which finished jobs are kept by default."""
+
+JOBS_PRUNED_MAX = 500
+"""Most finished jobs removed in one transaction."""
+
+JOBS_PRUNE_EVERY = 1024
+"""How many registrations pass, on average, between two looks at the bounds of finished jobs."""
+
+JOB_EVENTS_KEEP = 1000
+"""Most events kept of one job, sent or not; the oldest go first."""
+
+JOB_EVENT_BYTES_MAX = 32 << 10
+"""Largest event in JSON: it must fit into a journal entry."""
+
+BROKER_CONNECT_S = 5.0
+"""How long connecting to a message broker, or its acknowledgement of one message, may take."""
+
+BROKER_BACKOFF_MAX_S = 30.0
+"""Longest pause between two attempts to reach a broker that is away."""

@@ -14,6 +14,8 @@ from holdfast.kernel.limits import (
     AGENT_LEASE_S,
     FILES_RETRY_ATTEMPTS,
     FILES_RETRY_DELAY_S,
+    JOBS_KEEP,
+    JOBS_KEEP_S,
     JOURNAL_KEEP_ENTRIES,
     JOURNAL_KEEP_S,
     LOCK_LEASE_S,
@@ -125,6 +127,19 @@ class AgentSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("agents.lease_s must be a positive number")
 
 
+class JobSettings(Value, frozen=True, kw_only=True):
+    """How many finished jobs are kept, and where the audit log of jobs lies; `logs` None means beside the store."""
+
+    keep_finished: int = JOBS_KEEP
+    keep_s: float = JOBS_KEEP_S
+    logs: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
+            raise InvalidValue("jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number")
+
+
 class Settings(Value, frozen=True, kw_only=True):
     """All settings. `store` None means the default place, which depends on the machine."""
 
@@ -137,6 +152,7 @@ class Settings(Value, frozen=True, kw_only=True):
     files: FilesSettings = FilesSettings()
     network: NetworkSettings = NetworkSettings()
     agents: AgentSettings = AgentSettings()
+    jobs: JobSettings = JobSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

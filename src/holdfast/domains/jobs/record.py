@@ -2,15 +2,23 @@
 
 import enum
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from holdfast.kernel.codec import Instant, Record
+import msgspec
+
+from holdfast.domains.jobs.broker import Broker
+from holdfast.kernel.codec import Instant, Record, to_plain
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
 JOB_ID_CHARS = 8
 TIMEOUT_S = 600.0
 IDLE_TIMEOUT_S = 120.0
+ATTEMPTS_MAX = 3
+"""How often a job is begun, unless told, before the death of its worker ends it."""
 
 
 class JobStatus(enum.Enum):
@@ -21,6 +29,11 @@ class JobStatus(enum.Enum):
     COMPLETED = "completed"
     ERROR = "error"
     CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Is this a last state?"""
+        return not TRANSITIONS[self]
 
 
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
@@ -33,11 +46,13 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 """docs/state_machines.md draws it."""
 
 
-class Job(Record, frozen=True, kw_only=True):
+class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
     `token` is that of the current attempt, None while nobody has it; `arrival` is the revision it was registered at, which
-    orders jobs without a clock.
+    orders jobs without a clock. `last_event_at` is the last sign of life, and `waiting_since` is set while the work waits for
+    a permission. `error_code` says in one word what `error` says in a sentence. `extra` keeps what another program wrote into
+    the record beside these.
     """
 
     job_id: str
@@ -49,16 +64,73 @@ class Job(Record, frozen=True, kw_only=True):
     agent_session: str
     priority: int = 0
     arrival: int = 0
+    broker: Broker = Broker()
+    topic_prefix: str = ""
     timeout_sec: float = TIMEOUT_S
     idle_timeout_sec: float = IDLE_TIMEOUT_S
     expected_artifacts: tuple[str, ...] = ()
+    workdir: str | None = None
+    last_seq: int = 0
+    auth_token: str | None = None
     attempt: int = 0
+    max_attempts: int = ATTEMPTS_MAX
     token: int | None = None
     claimed_by: Holder | None = None
     started_at: Instant | None = None
     finished_at: Instant | None = None
+    last_event_at: Instant | None = None
+    waiting_since: Instant | None = None
     result: str | None = None
     error: str | None = None
+    error_code: str | None = None
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def events_topic(self) -> str:
+        """Where its events are published."""
+        return f"{self.topic_prefix or default_prefix(self.job_id)}/events"
+
+
+def default_prefix(job_id: str) -> str:
+    """The topics of a job that names none."""
+    return f"holdfast/jobs/{job_id}"
+
+
+def everything(job: Job) -> dict[str, Any]:
+    """All fields as JSON would show them, secrets included: for the job's own record and nothing else."""
+    facts = {name: to_plain(getattr(job, name)) for name in job.__struct_fields__}
+    facts["broker"] = {name: to_plain(getattr(job.broker, name)) for name in job.broker.__struct_fields__}
+    return facts
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """All fields as they may be shown: whether events are signed, but neither the key they are signed with nor a password."""
+    facts = everything(job)
+    facts["signed"] = facts.pop("auth_token") is not None
+    del facts["broker"]["password"]
+    # Another program's fields may be anything, secrets too.
+    del facts["extra"], facts["broker"]["extra"]
+    return facts
+
+
+def due_at(job: Job) -> datetime | None:
+    """When a running job has taken too long, or has been without a sign for too long; None for never.
+
+    While it waits for a permission it is not expected to give signs.
+    """
+    begun = job.started_at or job.updated_at
+    sign = max(begun, job.last_event_at or begun)
+    ends = [_after(begun, job.timeout_sec)]
+    if job.waiting_since is None:
+        ends.append(_after(sign, job.idle_timeout_sec))
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _after(at: datetime, seconds: float) -> datetime | None:
+    try:
+        return at + timedelta(seconds=seconds)
+    except OverflowError:
+        return None
 
 
 def _turn(job: Job) -> Parts | None:
@@ -66,4 +138,39 @@ def _turn(job: Job) -> Parts | None:
     return (job.agent_session, -job.priority, job.arrival) if job.status is JobStatus.PENDING else None
 
 
-JOBS = Space("jobs", Job, indexes={"turn": _turn})
+def _running(job: Job) -> Parts | None:
+    """Running jobs by when they are overdue."""
+    if job.status is not JobStatus.RUNNING:
+        return None
+    due = due_at(job)
+    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
+
+
+def _ended(job: Job) -> Parts | None:
+    """Jobs that ended, by how, then arrival."""
+    return (job.status.value, job.arrival) if job.status.ended else None
+
+
+def _write(job: Job) -> dict[str, Any]:
+    from holdfast.domains.jobs.folder import write
+
+    return write(job)
+
+
+def _read(key: str, document: dict[str, Any]) -> Job:
+    from holdfast.domains.jobs.folder import read
+
+    return read(key, document)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_NEVER = (1 << 63) - 1
+
+JOBS = Space(
+    "jobs",
+    Job,
+    indexes={"turn": _turn, "running": _running, "ended": _ended},
+    # Loaded when a folder is used: picking from a database needs none of it.
+    layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read)),
+)

@@ -1,33 +1,60 @@
 """The registry of jobs: each operation is one transaction, and its journal entry commits with it."""
 
 import time
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.domains.jobs.record import IDLE_TIMEOUT_S, JOB_ID_CHARS, JOBS, TIMEOUT_S, TRANSITIONS, Job, JobStatus
-from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, InvalidValue, NotFound
-from holdfast.kernel.holder import Holder
-from holdfast.kernel.limits import LIST_MAX
+from holdfast.domains.jobs import steps
+from holdfast.domains.jobs.broker import Broker
+from holdfast.domains.jobs.reaping import Reaper
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, JOBS, TIMEOUT_S, Job, JobStatus
+from holdfast.domains.jobs.writing import job_topic, queue_topic, write
+from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable
+from holdfast.kernel.holder import Holder, Processes
+from holdfast.kernel.limits import JOBS_PRUNE_EVERY, LIST_MAX
 from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Damage, Store, Tx
+from holdfast.kernel.store import Damage, Scope, Store, Tx
 from holdfast.primitives.journal import Journal
+
+
+class Also(NamedTuple):
+    """What else belongs to a step: `do` is given the job after it, inside its transaction over `scope`, and returns the job to
+    be written."""
+
+    scope: Scope
+    do: Callable[[Tx, Job], Job]
+
+
+_JOBS_ALONE: Scope = [rows(JOBS)]
+_DEFAULTS = JobSettings()
+
+
+class Finished(NamedTuple):
+    """What `finish_and_pick` came to: the job that ended, and the next one, running, if there was one."""
+
+    done: Job
+    picked: Job | None
 
 
 class Jobs:
     """Delegated work on one store.
 
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
-    counts only while that attempt is the current one; a damaged job holds up no other. Not promised: that work is done
-    once; a job that was put back is done again. Time limits, expected artifacts and the worker's process are recorded, and
-    nothing acts on them yet: a dead worker's job stays running until somebody sets it to pending.
+    counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, and one past its
+    limits ends in error; a damaged job holds up no other. Not promised: that work is done once; a job that was put back is
+    done again.
     """
 
-    def __init__(self, store: Store, journal: Journal) -> None:
+    def __init__(self, store: Store, journal: Journal, processes: Processes, keep: JobSettings | None = None) -> None:
         self._store = store
         self._journal = journal
+        self._keep = keep or _DEFAULTS
+        self._reaper = Reaper(store, journal, processes)
 
     def register_job(
         self,
@@ -38,67 +65,79 @@ class Jobs:
         timeout_sec: float = TIMEOUT_S,
         idle_timeout_sec: float = IDLE_TIMEOUT_S,
         expected_artifacts: Sequence[str] = (),
+        workdir: str | None = None,
         priority: int = 0,
+        max_attempts: int = ATTEMPTS_MAX,
+        broker: Broker | None = None,
+        topic_prefix: str | None = None,
+        signed: bool = True,
         job_id: str | None = None,
     ) -> Job:
         """Register work for whoever picks for `agent_session`, and return it, pending.
 
-        Raises Collision when a given `job_id` is taken; InvalidName and InvalidValue before anything is stored.
+        Its events are `signed` with a key of its own unless told otherwise. Raises Collision when a given `job_id` is taken;
+        InvalidName and InvalidValue before anything is stored.
         """
-        check_label(agent, "agent")
-        check_label(agent_session, "agent session")
-        if job_id is not None:
-            check_id(job_id, "job id")
-        if not prompt.strip():
-            raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
-        _positive(timeout_sec, "timeout_sec")
-        _positive(idle_timeout_sec, "idle_timeout_sec")
+        # Here, as in other places of this module: picking must start fast, and needs none of it.
+        from holdfast.domains.jobs.asking import Wish, new_job
+
+        wish = Wish(
+            prompt=prompt,
+            agent=agent,
+            agent_session=agent_session,
+            timeout_sec=timeout_sec,
+            idle_timeout_sec=idle_timeout_sec,
+            expected_artifacts=tuple(expected_artifacts),
+            workdir=workdir,
+            priority=priority,
+            max_attempts=max_attempts,
+            broker=broker or Broker(),
+            topic_prefix=topic_prefix,
+            signed=signed,
+            job_id=job_id,
+        ).checked()
 
         def body(tx: Tx) -> Job:
-            chosen = job_id or _new_id()
-            if tx.get(JOBS, chosen) is not None:
-                raise Collision(f"there is a job {chosen} already: choose another id or leave it out", job_id=chosen)
-            job = Job(
-                job_id=chosen,
-                created_at=tx.now,
-                updated_at=tx.now,
-                prompt=prompt,
-                agent=agent,
-                agent_session=agent_session,
-                priority=priority,
-                arrival=tx.revision,
-                timeout_sec=float(timeout_sec),
-                idle_timeout_sec=float(idle_timeout_sec),
-                expected_artifacts=tuple(expected_artifacts),
-            )
-            tx.put(JOBS, chosen, job)
-            self._journal.append(tx, kind="job.registered", subject=chosen, data={"agent_session": agent_session})
-            tx.notify(_topic(agent_session))
+            job = new_job(tx, wish)
+            tx.put(JOBS, job.job_id, job)
+            self._journal.append(tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session})
+            tx.notify(queue_topic(agent_session))
             return job
 
         # A row that is not there cannot be latched; a random id needs none, a given one the whole space.
-        return self._store.transact(body, scope=[rows(JOBS) if job_id is None else JOBS])
+        job = self._store.transact(body, scope=_JOBS_ALONE if job_id is None else [JOBS])
+        if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
+            self._prune_now_and_then()
+        return job
 
-    def pick_pending(self, agent_session: str, *, wait_s: float = 0, holder: Holder | None = None) -> Job | None:
+    def pick_pending(
+        self, agent_session: str, *, wait_s: float = 0, holder: Holder | None = None, stop_fd: int | None = None
+    ) -> Job | None:
         """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
 
         Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
-        works on it, and is recorded; a one-shot command gives none. Raises InvalidName, and InvalidValue for a `wait_s` that
-        is no number.
+        works on it: when it dies, the job is pending again. Without one, as for a one-shot command, only its time limits end
+        the claim. A wait also ends when the descriptor `stop_fd` becomes readable. Raises InvalidName, and InvalidValue for a
+        `wait_s` that is no number.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
             raise InvalidValue("wait_s is not a number: give the seconds to wait", field="wait_s")
         if wait_s <= 0:
-            return self._pick(agent_session, holder)
+            return self._pick_now(agent_session, holder)
         deadline = time.monotonic() + wait_s
-        with self._store.listen([_topic(agent_session)]) as ears:
+        stops = [] if stop_fd is None else [stop_fd]
+        with self._store.listen([queue_topic(agent_session)]) as ears:
             while True:
+                alive = self._reaper.sweep().alive
                 job = self._pick(agent_session, holder)
                 left_s = deadline - time.monotonic()
                 if job is not None or left_s <= 0:
                     return job
-                ears.wait(left_s)
+                with self._reaper.watching(alive) as deaths:
+                    woken = ears.wait(left_s, also=[*deaths, *stops])
+                if stop_fd in woken.ready:
+                    return None
 
     def update_status(
         self,
@@ -108,42 +147,140 @@ class Jobs:
         token: int | None = None,
         result: str | None = None,
         error: str | None = None,
+        error_code: str | None = None,
+        also: Also | None = None,
     ) -> Job:
         """Move a job to another status and return it.
 
         A worker shows the token of its attempt, and gets Fenced when that is no longer the current one; an operator may
-        leave it out. Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not have, and InvalidValue for
-        what is no status. Nothing is changed in any of these cases.
+        leave it out. `also` is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that
+        TRANSITIONS does not have, and InvalidValue for what is no status. Nothing is changed in any of these cases.
         """
         check_id(job_id, "job id")
-        wanted = _status(status)
+        wanted = steps.status_named(status)
 
         def body(tx: Tx) -> Job:
-            job = _existing(tx, job_id)
-            if token is not None and token != job.token:
-                raise _fenced(job, token)
-            if wanted not in TRANSITIONS[job.status]:
-                allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status])) or "nothing: it has ended"
-                raise ImpossibleTransition(
-                    f"job {job_id} is {job.status.value} and cannot become {wanted.value}; possible: {allowed}",
-                    job_id=job_id,
-                    status=job.status.value,
-                    wanted=wanted.value,
-                )
-            moved = _moved(job, wanted, tx.now, tx.revision)
-            if result is not None or error is not None:
-                moved = replace(moved, result=result, error=error)
-            self._write(tx, job, moved)
-            return moved
+            job = existing(tx, job_id)
+            steps.check_token(job, token)
+            steps.check_step(job, wanted)
+            after = steps.moved(job, wanted, tx.now, tx.revision, result=result, error=error, error_code=error_code)
+            after = after if also is None else also.do(tx, after)
+            write(tx, self._journal, job, after)
+            if token is None and job.status is JobStatus.RUNNING:
+                tx.notify(job_topic(job_id))
+            return after
 
-        return self._store.transact(body, scope=[rows(JOBS)])
+        return self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+
+    def finish_and_pick(
+        self,
+        job_id: str,
+        status: JobStatus | str,
+        *,
+        token: int,
+        agent_session: str | None = None,
+        result: str | None = None,
+        error: str | None = None,
+        error_code: str | None = None,
+        holder: Holder | None = None,
+        also: Also | None = None,
+    ) -> Finished:
+        """End a job and claim the next one of its label, or of `agent_session`, in one transaction: one sync instead of two.
+
+        Both happen or neither. Raises as `update_status` does, and InvalidValue for a status that does not end a job.
+        """
+        check_id(job_id, "job id")
+        wanted = steps.status_named(status)
+        if not wanted.ended:
+            raise InvalidValue(f"{wanted.value} does not end a job: use completed, error or cancelled", field="status")
+        if agent_session is not None:
+            check_label(agent_session, "agent session")
+        self._reaper.sweep_if_due()
+        damaged: Damage = []
+
+        def body(tx: Tx) -> Finished:
+            damaged.clear()
+            job = existing(tx, job_id)
+            steps.check_token(job, token)
+            steps.check_step(job, wanted)
+            # Taken before the first write: what was put after this transaction took its revision could not be.
+            row = tx.take_first(JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged)
+            done = steps.ended(job, wanted, tx.now, result=result, error=error, error_code=error_code)
+            done = done if also is None else also.do(tx, done)
+            write(tx, self._journal, job, done)
+            if row is None:
+                return Finished(done, None)
+            picked = steps.begun(row.record, tx.now, tx.revision, holder)
+            write(tx, self._journal, row.record, picked)
+            return Finished(done, picked)
+
+        finished = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        _warn(damaged)
+        return finished
+
+    def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
+        """End a pending or running job as cancelled; a worker that has it is fenced from then on. Raises as `update_status`."""
+        return self.update_status(job_id, JobStatus.CANCELLED, error=reason, error_code="cancelled" if reason else None)
+
+    def requeue(self, job_id: str, *, token: int | None = None) -> Job:
+        """Put a running job back, for the next pick; a worker that has it is fenced from then on. Raises as
+        `update_status`."""
+        return self.update_status(job_id, JobStatus.PENDING, token=token)
+
+    def heartbeat(self, job_id: str, *, token: int) -> Job:
+        """Give a sign of life for a running job, so that it does not count as idle, and return it.
+
+        Not journalled, and may be lost with the power. Raises NotFound, and Fenced when the attempt is not the current one.
+        """
+        check_id(job_id, "job id")
+
+        def body(tx: Tx) -> Job:
+            job = existing(tx, job_id)
+            steps.check_token(job, token)
+            alive = replace(job, last_event_at=tx.now)
+            tx.put(JOBS, job_id, alive)
+            return alive
+
+        return self._store.transact(body, scope=_JOBS_ALONE, durable=False)
+
+    def next_seq(self, job_id: str) -> int:
+        """Take the next number for an event of a job. Starts at 1, never given twice, survives restarts. Raises NotFound."""
+        check_id(job_id, "job id")
+
+        def body(tx: Tx) -> int:
+            job = existing(tx, job_id)
+            tx.put(JOBS, job_id, replace(job, last_seq=job.last_seq + 1, updated_at=tx.now))
+            return job.last_seq + 1
+
+        return self._store.transact(body, scope=_JOBS_ALONE)
+
+    def reap(self) -> list[Job]:
+        """Put back the jobs of dead workers, end those past their limits, and return them as they are now."""
+        return self._reaper.sweep().reaped
+
+    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
+        """Remove finished jobs beyond the bounds (the configured ones unless told), with their events; return how many.
+
+        Registering does so now and then. Raises InvalidValue for bounds that cannot be.
+        """
+        from holdfast.domains.jobs.pruning import prune
+
+        keep = self._keep.keep_finished if keep_finished is None else keep_finished
+        return prune(self._store, self._journal, keep=keep, keep_s=self._keep.keep_s if keep_s is None else keep_s)
 
     def get_job(self, job_id: str) -> Job:
-        """Return a job. Raises NotFound."""
-        row = self._store.get(JOBS, check_id(job_id, "job id"))
+        """Return a job, reaped if it must be. Raises NotFound."""
+        check_id(job_id, "job id")
+        self._look_after()
+        row = self._store.get(JOBS, job_id)
         if row is None:
-            raise _no_such(job_id)
+            raise steps.no_such(job_id)
         return row.record
+
+    def peek(self, job_id: str) -> Job | None:
+        """Return a job as it is, without reaping; None when there is none."""
+        row = self._store.get(JOBS, check_id(job_id, "job id"))
+        return None if row is None else row.record
 
     def list_jobs(
         self,
@@ -153,110 +290,76 @@ class Jobs:
         limit: int = LIST_MAX,
         damaged: Damage | None = None,
     ) -> list[Job]:
-        """Return jobs in the order they arrived, the newest `limit` of those that match.
+        """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if they must be.
 
-        A damaged record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue for what is no status, and
-        for a negative limit.
+        Reads no more than it must. A damaged record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue
+        for what is no status, and for a negative limit.
         """
-        wanted = None if status is None else _status(status)
+        from holdfast.domains.jobs.listing import newest
+
+        wanted = None if status is None else steps.status_named(status)
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
-        found = [
-            row.record
-            for row in self._store.read(lambda tx: tx.range(JOBS, damaged=damaged), scope=[JOBS])
-            if wanted in (None, row.record.status) and agent_session in (None, row.record.agent_session)
-        ]
-        in_order = sorted(found, key=lambda job: (job.arrival, job.created_at, job.job_id))
-        return in_order[max(len(in_order) - limit, 0) :]
+        self._look_after()
+        return self._store.read(
+            lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, damaged=damaged), scope=[JOBS]
+        )
 
-    def _pick(self, agent_session: str, holder: Holder | None) -> Job | None:
-        def body(tx: Tx) -> tuple[Job | None, Damage]:
-            damaged: Damage = []
-            row = tx.take_first(JOBS, "turn", (agent_session,), damaged=damaged)
-            if row is None:
-                return None, damaged
-            job = replace(_moved(row.record, JobStatus.RUNNING, tx.now, tx.revision), claimed_by=holder)
-            self._write(tx, row.record, job)
-            return job, damaged
+    def _prune_now_and_then(self) -> None:
+        """The job is registered: what goes wrong here is nothing that its registrant should hear."""
+        try:
+            self.prune()
+        except HoldfastError as error:
+            import logging
 
-        job, damaged = self._store.transact(body, scope=[rows(JOBS)])
-        for error in damaged:
-            _warn(error)
+            logging.getLogger("holdfast.jobs").warning("not pruned: %s", error.message)
+
+    def _look_after(self) -> None:
+        """Reap before a look; a store that cannot be written can still be looked at."""
+        try:
+            self._reaper.sweep()
+        except Unavailable as error:
+            import logging
+
+            logging.getLogger("holdfast.jobs").warning("not reaped: %s", error.message)
+
+    def _pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
+        swept = self._reaper.sweep_if_due()
+        job = self._pick(agent_session, holder)
+        if job is None and not swept and self._reaper.sweep().reaped:
+            return self._pick(agent_session, holder)
         return job
 
-    def _write(self, tx: Tx, before: Job, after: Job) -> None:
-        tx.put(JOBS, after.job_id, after)
-        change = {"from": before.status.value, "to": after.status.value, "attempt": after.attempt, "token": after.token}
-        self._journal.append(tx, kind="job.status_changed", subject=after.job_id, data=change)
-        if after.status is JobStatus.PENDING:
-            tx.notify(_topic(after.agent_session))
+    def _pick(self, agent_session: str, holder: Holder | None) -> Job | None:
+        damaged: Damage = []
+
+        def body(tx: Tx) -> Job | None:
+            damaged.clear()
+            row = tx.take_first(JOBS, "turn", (agent_session,), damaged=damaged)
+            if row is None:
+                return None
+            job = steps.begun(row.record, tx.now, tx.revision, holder)
+            write(tx, self._journal, row.record, job)
+            return job
+
+        job = self._store.transact(body, scope=_JOBS_ALONE)
+        _warn(damaged)
+        return job
 
 
-def _moved(job: Job, status: JobStatus, now: datetime, revision: int) -> Job:
-    """The job after a step; only a running job has a token."""
-    if status is JobStatus.RUNNING:
-        return replace(
-            job, status=status, updated_at=now, started_at=now, attempt=job.attempt + 1, token=revision, claimed_by=None
-        )
-    ended = now if status is not JobStatus.PENDING else None
-    return replace(job, status=status, updated_at=now, finished_at=ended, token=None, claimed_by=None)
-
-
-def _warn(error: Corrupt) -> None:
-    # Loaded here, since a pick mostly has nothing to warn of and must start fast.
-    import logging
-
-    logging.getLogger("holdfast.jobs").warning("passed over space=jobs key=%s: %s", error.fields.get("key"), error.message)
-
-
-def _existing(tx: Tx, job_id: str) -> Job:
+def existing(tx: Tx, job_id: str) -> Job:
+    """The job, latched. Raises NotFound."""
     row = tx.get(JOBS, job_id)
     if row is None:
-        raise _no_such(job_id)
+        raise steps.no_such(job_id)
     return row.record
 
 
-def _no_such(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id)
+def _warn(damaged: Sequence[Corrupt]) -> None:
+    if not damaged:
+        return
+    # Loaded here, since a pick mostly has nothing to warn of and must start fast.
+    import logging
 
-
-def _fenced(job: Job, token: int) -> Fenced:
-    if job.token is None:
-        message = (
-            f"job {job.job_id} is {job.status.value}; token {token} no longer counts: stop work on it. If you are repeating "
-            f"your own verdict, `holdfast jobs get --job {job.job_id}` shows whether it arrived"
-        )
-    else:
-        message = (
-            f"token {token} is not the one of job {job.job_id}'s current attempt ({job.token}): stop work on it, another has "
-            "taken over"
-        )
-    return Fenced(message, job_id=job.job_id, token=token, current=job.token)
-
-
-def _status(value: JobStatus | str) -> JobStatus:
-    try:
-        return JobStatus(value)
-    except ValueError:
-        possible = ", ".join(status.value for status in JobStatus)
-        raise InvalidValue(f"{ascii(value)[:60]} is no status of a job: use one of {possible}", field="status") from None
-
-
-def _topic(agent_session: str) -> str:
-    return f"jobs/{agent_session}"
-
-
-def _new_id() -> str:
-    # Here, since it is not cheap to load and picking needs none.
-    import secrets
-
-    while True:
-        # 6 bytes are 8 characters; a leading - or _ would not be an id.
-        job_id = secrets.token_urlsafe(6)
-        if job_id[0].isalnum():
-            return job_id[:JOB_ID_CHARS]
-
-
-def _positive(seconds: float, field: str) -> None:
-    if not 0 < seconds < float("inf"):
-        raise InvalidValue(f"{field} is {seconds}: give a positive number of seconds", field=field)
+    for error in damaged:
+        logging.getLogger("holdfast.jobs").warning("passed over space=jobs key=%s: %s", error.fields.get("key"), error.message)

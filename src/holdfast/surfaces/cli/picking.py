@@ -2,6 +2,7 @@
 
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, HoldfastError, Lost, Refused, Unavailable
 from holdfast.surfaces.cli.output import write
@@ -17,7 +18,7 @@ def pick(hf: Holdfast, agent_session: str, *, wait_s: float, pid: int | None, as
     if job is None:
         return EXIT_NOTHING_TO_TAKE
     try:
-        write(to_json(job) if as_json else job.job_id)
+        write(to_json(shown(job)) if as_json else job.job_id)
     except OSError as error:
         raise _untold(hf, job, error) from None
     return EXIT_DONE

@@ -11,7 +11,7 @@ from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
     "agents": "Live agents: run one, publish, list, resolve, cleanup.",
-    "jobs": "Delegated work: register, pick, status, get, list.",
+    "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",

@@ -25,9 +25,9 @@ class Telling:
         return self.inner.__exit__(*how)
     def listen(self, topics):
         return Telling(self.inner.listen(topics))
-    def wait(self, timeout_s):
+    def wait(self, timeout_s, **more):
         print('asleep', flush=True)
-        return self.inner.wait(timeout_s)
+        return self.inner.wait(timeout_s, **more)
 
 hf = holdfast.connect(sys.argv[1])
 hf.store = Telling(hf.store)

@@ -1,0 +1,137 @@
+"""Takes the events that jobs keep to their brokers, at once or in the background, and takes note of those that arrived."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+
+from holdfast.adapters.mqtt import Publisher
+from holdfast.domains.jobs.reach import Reach, reach_of
+from holdfast.domains.jobs.telling import JobEvents, Unsent
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import BrokerUnavailable, HoldfastError
+from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S
+
+_log = logging.getLogger("holdfast.jobs")
+_FIRST_PAUSE_S = 0.5
+
+
+class Courier:
+    """Sends kept events, those of a job in their order. Not for several threads at once.
+
+    An event may be sent twice, as when this is killed before it took note; whoever gets it knows it by its number.
+    """
+
+    def __init__(self, events: JobEvents, environment: Mapping[str, str] | None = None) -> None:
+        self._events = events
+        self._environment = os.environ if environment is None else environment
+        self._open: dict[Reach, Publisher] = {}
+
+    def send(self, job_ids: Iterable[str] | None = None) -> int:
+        """Send what waits, of these jobs or of all, and return how many that were.
+
+        Raises BrokerUnavailable when a broker cannot be used, after what could be sent elsewhere was; the rest goes on waiting.
+        """
+        waiting = self._events.unsent() if job_ids is None else [one for i in job_ids for one in self._events.unsent(i)]
+        failed: BrokerUnavailable | None = None
+        sent = 0
+        by_reach = sorted(((reach_of(one.job.broker, self._environment), one) for one in waiting), key=_place)
+        for reach, some in groupby(by_reach, key=lambda pair: pair[0]):
+            try:
+                sent += self._send(reach, [one for _, one in some])
+            except BrokerUnavailable as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return sent
+
+    def close(self) -> None:
+        """Disconnect from every broker."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _send(self, reach: Reach, waiting: Sequence[Unsent]) -> int:
+        arrived = []
+        try:
+            if reach not in self._open:
+                self._open[reach] = Publisher(reach)
+            for job, event in waiting:
+                self._open[reach].send(job.events_topic, to_json(event))
+                arrived.append(event)
+        except BrokerUnavailable:
+            if reach in self._open:
+                self._open.pop(reach).close()
+            raise
+        finally:
+            self._events.sent(arrived)
+        return len(arrived)
+
+
+class Errand:
+    """A courier in a thread: whoever keeps an event wakes it and goes on. While a broker is away it tries again, with longer
+    and longer pauses, and says so once."""
+
+    def __init__(self, courier: Courier, *, complain: Callable[[str], None]) -> None:
+        self._courier = courier
+        self._complain = complain
+        self._wanted: set[str] = set()
+        self._everything = True
+        self._condition = threading.Condition()
+        self._closing = False
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
+        self._thread.start()
+
+    def wake(self, job_id: str) -> None:
+        """There is an event of this job to be sent."""
+        with self._condition:
+            self._wanted.add(job_id)
+            self._condition.notify()
+
+    def close(self, within_s: float) -> None:
+        """Send what can be within this time, and end."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(within_s)
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            with self._condition:
+                while not (self._wanted or self._everything or self._closing):
+                    self._condition.wait()
+                jobs, self._wanted = self._wanted, set()
+                everything, self._everything = self._everything, False
+                closing = self._closing
+            if self._deliver(None if everything else jobs):
+                pause_s = _FIRST_PAUSE_S
+            else:
+                with self._condition:
+                    self._wanted |= jobs
+                    self._everything = self._everything or everything
+                    if not closing:
+                        self._condition.wait_for(lambda: self._closing, pause_s)
+                pause_s = min(2 * pause_s, BROKER_BACKOFF_MAX_S)
+            if closing:
+                self._courier.close()
+                return
+
+    def _deliver(self, jobs: set[str] | None) -> bool:
+        try:
+            self._courier.send(jobs)
+        except HoldfastError as error:
+            if not self._away:
+                self._complain(f"{error.message}. Events are kept, and sent when it is back")
+            self._away = True
+            return False
+        if self._away:
+            _log.info("the broker is back")
+        self._away = False
+        return True
+
+
+def _place(pair: tuple[Reach, Unsent]) -> tuple[str, int, str, str, int]:
+    reach, one = pair
+    return (reach.host, reach.port, repr(hash(reach)), one.event.job_id, one.event.seq)

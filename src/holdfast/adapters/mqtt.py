@@ -1,0 +1,207 @@
+"""Message brokers, by paho-mqtt 2: sending with an acknowledgement, and listening through outages.
+
+Promised: no call takes longer than its time limit; no password is logged or shown. Not promised: that a message which was not
+acknowledged did not arrive.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.domains.jobs.reach import Reach
+from holdfast.kernel.errors import BrokerUnavailable
+from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
+
+if TYPE_CHECKING:
+    import paho.mqtt.client as paho
+
+_KEEP_ALIVE_S = 20
+_QOS = 1
+
+
+class Message(NamedTuple):
+    """What arrived, and where."""
+
+    topic: str
+    payload: bytes
+
+
+class Publisher:
+    """A connection to send by. Making one raises BrokerUnavailable when there is no broker, or none that lets this in."""
+
+    def __init__(self, reach: Reach, *, timeout_s: float = BROKER_CONNECT_S) -> None:
+        self._reach = reach
+        self._timeout_s = timeout_s
+        self._answered = threading.Event()
+        self._refused = ""
+        self._client = _client(reach, timeout_s)
+        self._client.on_connect = self._connected
+        try:
+            self._client.connect(reach.host, reach.port, _KEEP_ALIVE_S)
+        except (OSError, ValueError) as error:
+            raise _unavailable(reach, _words(error)) from None
+        self._client.loop_start()
+        if not self._answered.wait(timeout_s) or self._refused:
+            self.close()
+            raise _unavailable(reach, self._refused or f"it said nothing for {timeout_s:g} s")
+
+    def send(self, topic: str, payload: bytes) -> None:
+        """Send one message and return once the broker has it. Raises BrokerUnavailable when it did not say so in time."""
+        told = self._client.publish(topic, payload, qos=_QOS)
+        try:
+            told.wait_for_publish(self._timeout_s)
+            acknowledged = told.is_published()
+        except (ValueError, RuntimeError):
+            acknowledged = False
+        if not acknowledged:
+            raise _unavailable(self._reach, f"it acknowledged nothing for {self._timeout_s:g} s")
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._refused = f"it refuses: {reason}" if reason.is_failure else ""
+        self._answered.set()
+
+
+class Subscriber:
+    """Listens to topics from now on, through outages: it connects anew, with longer and longer pauses, and subscribes again.
+
+    What was sent during an outage is not told afterwards: whoever listens looks at the registry when `fd` wakes it, which it
+    does for every message and whenever the connection came or went. Never raises for a broker that is away.
+    """
+
+    def __init__(self, reach: Reach, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S) -> None:
+        self.reach = reach
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.connected = False
+        """Whether the topics are listened to at this moment."""
+        self.trouble = ""
+        """Why not, in words."""
+        self._topics = list(topics)
+        self._asked: set[str] = set()
+        self._mutex = threading.Lock()
+        self._messages: deque[Message] = deque()
+        self._closing = threading.Event()
+        self._client = _client(reach, timeout_s)
+        self._client.reconnect_delay_set(1, int(BROKER_BACKOFF_MAX_S))
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_message = self._on_message
+        self._thread = threading.Thread(target=self._run, name="holdfast-mqtt", daemon=True)
+        self._thread.start()
+
+    def add(self, topics: Sequence[str]) -> None:
+        """Listen to these as well."""
+        self._topics += [topic for topic in topics if topic not in self._topics]
+        if self.connected:
+            self._ask()
+
+    def take(self) -> list[Message]:
+        """What arrived since the last time; clears `fd`."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        taken = []
+        while self._messages:
+            taken.append(self._messages.popleft())
+        return taken
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closing.set()
+        self._client.disconnect()
+        self._thread.join(2 * BROKER_CONNECT_S)
+        os.close(self.fd)
+
+    def _run(self) -> None:
+        """Connect until it works, then let the library keep the connection."""
+        pause_s = 0.5
+        while not self._closing.is_set():
+            try:
+                self._client.connect(self.reach.host, self.reach.port, _KEEP_ALIVE_S)
+            except (OSError, ValueError) as error:
+                self._tell(_words(error))
+            else:
+                self._client.loop_forever(retry_first_connection=False)
+                if self._closing.is_set():
+                    return
+            self._closing.wait(pause_s)
+            pause_s = min(2 * pause_s, BROKER_BACKOFF_MAX_S)
+
+    def _on_connect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            self._tell(f"it refuses: {reason}")
+        else:
+            self._asked.clear()
+            self._ask()
+
+    def _on_subscribe(self, _client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
+        refused = [reason for reason in reasons if reason.is_failure]
+        self.connected = not refused
+        self._tell(f"it refuses a topic: {refused[0]}" if refused else "")
+        # Those that were added since the question went out.
+        self._ask()
+
+    def _ask(self) -> None:
+        """Subscribe to what was not asked for in this connection."""
+        with self._mutex:
+            new = [topic for topic in self._topics if topic not in self._asked]
+            self._asked.update(new)
+        if new:
+            self._client.subscribe([(topic, _QOS) for topic in new])
+
+    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if self.connected:
+            self.connected = False
+            self._tell(f"the connection is gone: {reason}")
+
+    def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
+        self._messages.append(Message(message.topic, message.payload))
+        self._wake()
+
+    def _tell(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._closing.is_set():
+            os.eventfd_write(self.fd, 1)
+
+
+def _client(reach: Reach, timeout_s: float) -> "paho.Client":
+    """A client that is not connected yet."""
+    try:
+        import paho.mqtt.client as paho
+        from paho.mqtt.enums import CallbackAPIVersion
+    except ImportError:
+        raise BrokerUnavailable(
+            "the library for message brokers is not installed: pip install 'holdfast[mqtt]'", outcome="none"
+        ) from None
+    client = paho.Client(CallbackAPIVersion.VERSION2)
+    client.connect_timeout = timeout_s
+    if reach.username is not None:
+        client.username_pw_set(reach.username, reach.password)
+    if reach.tls:
+        try:
+            client.tls_set(ca_certs=reach.ca_certs, certfile=reach.certfile, keyfile=reach.keyfile)
+        except (OSError, ValueError) as error:
+            raise _unavailable(reach, f"its certificates cannot be used: {_words(error)}") from None
+    return client
+
+
+def _unavailable(reach: Reach, why: str) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"the message broker {reach.shown} cannot be used ({why}): start it, or set MQTT_BROKER and MQTT_PORT to another",
+        broker=reach.shown,
+        outcome="none",
+    )
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

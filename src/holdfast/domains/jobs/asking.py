@@ -1,0 +1,103 @@
+"""What a new job is to be, checked before anything is stored."""
+
+from holdfast.domains.jobs.broker import Broker
+from holdfast.domains.jobs.reach import check_broker
+from holdfast.domains.jobs.record import JOB_ID_CHARS, JOBS, Job, default_prefix
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import Collision, InvalidValue
+from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S
+from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.store import Tx
+
+AUTH_TOKEN_BYTES = 32
+_WILDCARDS = frozenset("+#$")
+
+
+class Wish(Plain, frozen=True, kw_only=True):
+    """A job as its registrant asks for it."""
+
+    prompt: str
+    agent: str
+    agent_session: str
+    timeout_sec: float
+    idle_timeout_sec: float
+    expected_artifacts: tuple[str, ...]
+    workdir: str | None
+    priority: int
+    max_attempts: int
+    broker: Broker
+    topic_prefix: str | None
+    signed: bool
+    job_id: str | None
+
+    def checked(self) -> "Wish":
+        """Return it. Raises InvalidName and InvalidValue."""
+        check_label(self.agent, "agent")
+        check_label(self.agent_session, "agent session")
+        if self.job_id is not None:
+            check_id(self.job_id, "job id")
+        if not self.prompt.strip():
+            raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
+        _seconds(self.timeout_sec, "timeout_sec")
+        _seconds(self.idle_timeout_sec, "idle_timeout_sec")
+        if not 0 < self.max_attempts <= JOB_ATTEMPTS_MAX:
+            raise InvalidValue(f"max_attempts is {self.max_attempts}: give 1 to {JOB_ATTEMPTS_MAX}", field="max_attempts")
+        check_broker(self.broker)
+        if self.topic_prefix is not None:
+            _check_topic(self.topic_prefix)
+        return self
+
+
+def new_job(tx: Tx, wish: Wish) -> Job:
+    """The job of a wish, pending, inside the transaction that registers it. Raises Collision when its id is taken."""
+    job_id = wish.job_id or _new_id()
+    if tx.get(JOBS, job_id) is not None:
+        raise Collision(f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id)
+    return Job(
+        job_id=job_id,
+        created_at=tx.now,
+        updated_at=tx.now,
+        prompt=wish.prompt,
+        agent=wish.agent,
+        agent_session=wish.agent_session,
+        priority=wish.priority,
+        arrival=tx.revision,
+        broker=wish.broker,
+        topic_prefix=wish.topic_prefix or default_prefix(job_id),
+        timeout_sec=float(wish.timeout_sec),
+        idle_timeout_sec=float(wish.idle_timeout_sec),
+        expected_artifacts=wish.expected_artifacts,
+        workdir=wish.workdir,
+        max_attempts=wish.max_attempts,
+        auth_token=_new_key() if wish.signed else None,
+    )
+
+
+def _new_id() -> str:
+    # Here, since it is not cheap to load and picking needs none.
+    import secrets
+
+    while True:
+        # 6 bytes are 8 characters; a leading - or _ would not be an id.
+        job_id = secrets.token_urlsafe(6)
+        if job_id[0].isalnum():
+            return job_id[:JOB_ID_CHARS]
+
+
+def _new_key() -> str:
+    import secrets
+
+    return secrets.token_urlsafe(AUTH_TOKEN_BYTES)
+
+
+def _seconds(seconds: float, field: str) -> None:
+    if not 0 < seconds <= JOB_TIMEOUT_MAX_S:
+        raise InvalidValue(f"{field} is {seconds}: give a positive number of seconds", field=field)
+
+
+def _check_topic(prefix: str) -> None:
+    check_label(prefix, "topic prefix")
+    if _WILDCARDS & set(prefix) or prefix.startswith("/") or prefix.endswith("/"):
+        raise InvalidValue(
+            f"{prefix!r} cannot begin a job's topics: use words with / between them, without + # and $", field="topic_prefix"
+        )

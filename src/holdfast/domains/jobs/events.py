@@ -1,0 +1,114 @@
+"""An event of a job: its form on the wire, its signature, and the space where events wait to be sent.
+
+    {"schema_version": 1, "seq": 3, "job_id": "abc12345", "event": "completed", "timestamp": "...Z", "detail": "", "sig": "..."}
+
+The signature is an HMAC-SHA256, in hexadecimal, by the job's key over the event without `sig` as JSON: keys sorted, no spaces,
+UTF-8. Whoever lacks the key can neither make nor change an event.
+"""
+
+import enum
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.domains.jobs.record import Job, JobStatus
+from holdfast.kernel.codec import Instant, Plain, Record, to_json, to_plain
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
+from holdfast.kernel.ordering import Parts
+from holdfast.kernel.space import Space
+
+WIRE_VERSION = 1
+_SEQ_DIGITS = 12
+
+
+class EventKind(enum.Enum):
+    """What an event tells."""
+
+    STARTED = "started"
+    PERMISSION_REQUIRED = "permission_required"
+    PROGRESS = "progress"
+    COMPLETED = "completed"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+MOVES: Mapping[EventKind, JobStatus] = {
+    EventKind.STARTED: JobStatus.RUNNING,
+    EventKind.COMPLETED: JobStatus.COMPLETED,
+    EventKind.ERROR: JobStatus.ERROR,
+    EventKind.CANCELLED: JobStatus.CANCELLED,
+}
+"""The status that an event moves its job to."""
+
+
+class Event(Plain, frozen=True, kw_only=True):
+    """An event as it travels."""
+
+    schema_version: int = WIRE_VERSION
+    seq: int
+    job_id: str
+    event: EventKind
+    timestamp: Instant
+    detail: str = ""
+    data: Any | msgspec.UnsetType = msgspec.UNSET
+    sig: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class JobEvent(Record, frozen=True, kw_only=True):
+    """An event as it is kept: whether the broker has it yet."""
+
+    told: Event
+    sent: bool = False
+
+
+def _unsent(kept: JobEvent) -> Parts | None:
+    """What the broker has not had yet, by job and number."""
+    return None if kept.sent else (kept.told.job_id, kept.told.seq)
+
+
+JOB_EVENTS = Space("job_events", JobEvent, indexes={"unsent": _unsent})
+
+
+def event_key(job_id: str, seq: int) -> str:
+    """Where an event is kept: those of a job are together and in order."""
+    return f"{job_id}/{seq:0{_SEQ_DIGITS}d}"
+
+
+def kind_named(value: EventKind | str) -> EventKind:
+    """The kind of that name. Raises InvalidValue."""
+    try:
+        return EventKind(value)
+    except ValueError:
+        possible = ", ".join(kind.value for kind in EventKind)
+        raise InvalidValue(f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event") from None
+
+
+def signed(event: Event, job: Job) -> Event:
+    """The event with its signature, if the job has a key. Raises InvalidValue for one that is too large or is no JSON."""
+    try:
+        size = len(to_json(event))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"the event's data is no JSON: {error}", field="data") from None
+    if size > JOB_EVENT_BYTES_MAX:
+        raise InvalidValue(
+            f"the event has {size} bytes and may have {JOB_EVENT_BYTES_MAX}: put large content into a file and tell its path",
+            bytes=size,
+        )
+    if job.auth_token is None:
+        return event
+    return msgspec.structs.replace(event, sig=signature(to_plain(event), job.auth_token))
+
+
+def signature(document: Mapping[str, Any], key: str) -> str:
+    """The signature of an event, given as plain JSON, by a key."""
+    unsigned = {name: value for name, value in document.items() if name != "sig"}
+    return hmac.new(key.encode(), msgspec.json.encode(unsigned, order="sorted"), "sha256").hexdigest()
+
+
+def genuine(document: Mapping[str, Any], key: str) -> bool:
+    """Was this event, as it arrived, signed with the key?"""
+    shown = document.get("sig")
+    return isinstance(shown, str) and hmac.compare_digest(shown.encode(), signature(document, key).encode())

@@ -1,0 +1,95 @@
+"""Jobs in the order they arrived, read from the newest on and no further than asked for.
+
+No index has all jobs: each would be written three times in a job's life. Those that wait are in the order of their turn, label
+by label and priority by priority; within each they are in the order of arrival, and so are those that ended. So a list merges a
+few streams, each read backwards in pages.
+"""
+
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus
+from holdfast.kernel.limits import JOBS_PAGE
+from holdfast.kernel.ordering import Parts
+from holdfast.kernel.store import Damage, ReadTx
+
+
+def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, limit: int, damaged: Damage | None) -> list[Job]:
+    """The newest `limit` jobs that match, oldest first. Reads in pages, and stops when it has them."""
+    streams: list[Iterator[Job]] = []
+    for one in [status] if status else JobStatus:
+        if one is JobStatus.PENDING:
+            streams += _pending(tx, () if agent_session is None else (agent_session,), damaged)
+        elif one is JobStatus.RUNNING:
+            streams.append(_sorted(tx, "running", (), damaged))
+        else:
+            streams.append(_backwards(tx, "ended", (one.value,), damaged))
+    matching = (job for job in merge(*streams, key=_place, reverse=True) if agent_session in (None, job.agent_session))
+    return list(islice(matching, limit))[::-1]
+
+
+def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
+    """The oldest jobs that have ended, by arrival."""
+    damaged: Damage = []
+    streams = [
+        (row.record for row in tx.find(JOBS, "ended", (status.value,), limit=limit, damaged=damaged))
+        for status in JobStatus
+        if status.ended
+    ]
+    return list(islice(merge(*streams, key=_place), limit))
+
+
+def _place(job: Job) -> tuple[int, str]:
+    return (job.arrival, job.job_id)
+
+
+def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[Job]]:
+    """A stream for each label and priority that somebody waits with."""
+    groups: list[Parts] = []
+    start: Parts | None = None
+    while True:
+        bad: Damage = []
+        found = tx.find(JOBS, "turn", match, start=start, limit=1, damaged=bad)
+        if bad:
+            # Whose group the damaged one is in cannot be told, so they are all read.
+            return [_sorted(tx, "turn", match, damaged)]
+        if not found:
+            return [_backwards(tx, "turn", group, damaged) for group in groups]
+        group = (found[0].record.agent_session, -found[0].record.priority)
+        groups.append(group)
+        start = (group[0], group[1] + 1)[len(match) :]
+
+
+def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
+    """All of them, newest first."""
+    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=_place, reverse=True))
+
+
+def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
+    """Jobs whose place behind `match` is their arrival, newest first. A page ends with whole arrivals."""
+    stop: Parts | None = None
+    size = JOBS_PAGE
+    while True:
+        bad: Damage | None = None if damaged is None else []
+        found = tx.find(JOBS, index, match, stop=stop, reverse=True, limit=size, damaged=bad)
+        _tell(damaged, bad)
+        page = [row.record for row in found]
+        full = len(page) + len(bad or ()) == size
+        last = page[-1].arrival if page else 0
+        whole = [job for job in page if job.arrival != last] if full else page
+        if full and not whole:
+            # More jobs of one arrival than a page holds, as of a folder that another program filled within a second.
+            size *= 2
+            continue
+        yield from whole
+        if not full:
+            return
+        stop, size = (last + 1,), JOBS_PAGE
+
+
+def _tell(damaged: Damage | None, bad: Damage | None) -> None:
+    """Once for each, however often a page is read."""
+    if damaged is not None and bad:
+        known = {error.fields.get("key") for error in damaged}
+        damaged += [error for error in bad if error.fields.get("key") not in known]

@@ -1,0 +1,233 @@
+"""Events of jobs: publishing one also moves the job, and one that arrives is believed only if it can be.
+
+An event is kept in the transaction that makes its change, and sent afterwards by whoever reaches the broker. So no event is
+lost while the broker is away, and none tells of what did not happen.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.domains.jobs import steps
+from holdfast.domains.jobs.events import (
+    JOB_EVENTS,
+    MOVES,
+    WIRE_VERSION,
+    Event,
+    EventKind,
+    JobEvent,
+    event_key,
+    genuine,
+    kind_named,
+    signed,
+)
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus
+from holdfast.domains.jobs.registry import Also, existing
+from holdfast.domains.jobs.writing import write
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
+from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
+from holdfast.kernel.names import check_id
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import Row, Store, Tx
+from holdfast.primitives.journal import Journal
+
+_log = logging.getLogger("holdfast.jobs")
+_SCOPE = [rows(JOBS), rows(JOB_EVENTS)]
+
+
+class Published(NamedTuple):
+    """An event that was kept, and its job after it."""
+
+    job: Job
+    event: Event
+
+
+class Received(NamedTuple):
+    """What became of a message: the event if it is genuine, and otherwise why it was dropped."""
+
+    event: Event | None
+    dropped: str | None
+    news: bool = False
+    """Whether this registry did not know the event yet."""
+
+
+class Unsent(NamedTuple):
+    """An event that waits for the broker of its job."""
+
+    job: Job
+    event: Event
+
+
+class JobEvents:
+    """The events of the jobs of one store."""
+
+    def __init__(self, store: Store, journal: Journal) -> None:
+        self._store = store
+        self._journal = journal
+
+    def publish(
+        self, job_id: str, event: EventKind | str, *, detail: str = "", data: Any = None, token: int | None = None
+    ) -> Published:
+        """Keep an event to be sent, and move the job as it says: started, completed, error and cancelled do.
+
+        A worker shows the token of its attempt. Raises NotFound, Fenced, ImpossibleTransition for what the job's status does
+        not allow, and InvalidValue; then nothing is changed.
+        """
+        check_id(job_id, "job id")
+        kind = kind_named(event)
+
+        def body(tx: Tx) -> Published:
+            job = existing(tx, job_id)
+            steps.check_token(job, token)
+            after, moved = _after(job, kind, tx, detail)
+            kept, told = self._keep(tx, after, kind, detail, data)
+            self._write(tx, job, kept, moved=moved)
+            return Published(kept, told)
+
+        return self._store.transact(body, scope=_SCOPE)
+
+    def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> Also:
+        """The event that belongs to a step of the registry, for its `also`: kept in the same transaction."""
+        return Also(_SCOPE, lambda tx, job: self._keep(tx, job, event, detail, data)[0])
+
+    def of_job(self, job_id: str, *, after_seq: int = 0) -> list[Event]:
+        """The events of a job that are kept, behind a number. Damaged ones are passed over."""
+        damaged: list[Corrupt] = []
+        prefix = f"{job_id}/"
+        start = event_key(job_id, after_seq + 1)
+        found = self._store.read(
+            lambda tx: tx.range(JOB_EVENTS, prefix=prefix, start=start, damaged=damaged), scope=[JOB_EVENTS]
+        )
+        return [row.record.told for row in found]
+
+    def unsent(self, job_id: str | None = None, *, limit: int = JOURNAL_READ_MAX) -> list[Unsent]:
+        """Events that wait for the broker, of one job or of all, in order."""
+        match = () if job_id is None else (job_id,)
+
+        def body(tx: Any) -> list[tuple[Row[JobEvent], Row[Job] | None]]:
+            found = tx.find(JOB_EVENTS, "unsent", match, limit=limit, damaged=[])
+            return [(row, tx.get(JOBS, row.record.told.job_id)) for row in found]
+
+        pairs = self._store.read(body, scope=[JOBS, JOB_EVENTS])
+        return [Unsent(job.record, row.record.told) for row, job in pairs if job is not None]
+
+    def sent(self, events: Sequence[Event]) -> None:
+        """Take note that the broker has these."""
+
+        def body(tx: Tx) -> None:
+            for event in events:
+                key = event_key(event.job_id, event.seq)
+                row = tx.get(JOB_EVENTS, key)
+                if row is not None and not row.record.sent:
+                    tx.put(JOB_EVENTS, key, replace(row.record, sent=True))
+
+        if events:
+            # A repeat is harmless: whoever gets it has seen its number.
+            self._store.transact(body, scope=[rows(JOB_EVENTS)], durable=False)
+
+    def receive(self, payload: bytes, *, topic: str | None = None) -> Received:
+        """Take an event that arrived. Dropped, and logged, are: what is no event, of another version, of a job that is not
+        here or on a topic that is not its own, without a genuine signature, or with a number that was there before.
+
+        A genuine one that this registry did not know moves the job as publishing it would. Without a key nothing can be
+        believed, so such an event changes nothing. Never raises for what a message says.
+        """
+        document = _document(payload)
+        if isinstance(document, str):
+            return _drop("?", document)
+        try:
+            event = msgspec.convert(document, Event, str_keys=True)
+            row = self._store.get(JOBS, check_id(event.job_id, "job id"))
+        except (msgspec.ValidationError, InvalidName, Corrupt):
+            return _drop("?", "it is no event of a job")
+        if row is None:
+            return _drop(event.job_id, "there is no such job here")
+        job = row.record
+        if topic is not None and topic != job.events_topic:
+            return _drop(event.job_id, "it is not on its job's topic")
+        if job.auth_token is None:
+            return Received(event, "its job has no key, so nothing proves it")
+        if not genuine(document, job.auth_token):
+            return _drop(event.job_id, "its signature is missing or not genuine")
+        return self._take(event)
+
+    def _take(self, event: Event) -> Received:
+        def body(tx: Tx) -> Received:
+            job = existing(tx, event.job_id)
+            if event.seq <= job.last_seq:
+                row = tx.get(JOB_EVENTS, event_key(event.job_id, event.seq))
+                if row is not None and row.record.told == event:
+                    return Received(event, None)
+                return _drop(event.job_id, f"its number {event.seq} is not beyond {job.last_seq}")
+            try:
+                after, moved = _after(job, event.event, tx, event.detail)
+            except ImpossibleTransition as error:
+                return _drop(event.job_id, error.message)
+            after = replace(after, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now)
+            tx.put(JOB_EVENTS, event_key(event.job_id, event.seq), JobEvent(told=event, sent=True))
+            self._journal.append(tx, kind="job.received", subject=event.job_id, data=to_plain(event))
+            self._write(tx, job, after, moved=moved)
+            return Received(event, None, news=True)
+
+        return self._store.transact(body, scope=_SCOPE)
+
+    def _keep(self, tx: Tx, job: Job, kind: EventKind, detail: str, data: Any) -> tuple[Job, Event]:
+        """Number, sign, keep and journal an event; return the job with the number taken."""
+        seq = job.last_seq + 1
+        extra = {} if data is None else {"data": data}
+        event = signed(Event(seq=seq, job_id=job.job_id, event=kind, timestamp=tx.now, detail=detail, **extra), job)
+        tx.put(JOB_EVENTS, event_key(job.job_id, seq), JobEvent(told=event))
+        if seq > JOB_EVENTS_KEEP:
+            tx.delete(JOB_EVENTS, event_key(job.job_id, seq - JOB_EVENTS_KEEP))
+        self._journal.append(tx, kind="job.published", subject=job.job_id, data=to_plain(event))
+        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
+        return replace(job, last_seq=seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits), event
+
+    def _write(self, tx: Tx, before: Job, after: Job, *, moved: bool) -> None:
+        if moved:
+            write(tx, self._journal, before, after)
+        else:
+            tx.put(JOBS, after.job_id, after)
+
+
+def _after(job: Job, kind: EventKind, tx: Tx, detail: str) -> tuple[Job, bool]:
+    """The job after an event, and whether that moved it. Raises ImpossibleTransition."""
+    status = MOVES.get(kind)
+    if status is None or (status is JobStatus.RUNNING and job.status is JobStatus.RUNNING):
+        if job.status.ended:
+            raise ImpossibleTransition(
+                f"job {job.job_id} is {job.status.value}: nothing more can be told of it than how it ended",
+                job_id=job.job_id,
+                status=job.status.value,
+                wanted=kind.value,
+            )
+        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
+        return replace(job, waiting_since=waits), False
+    result = detail or None if status is JobStatus.COMPLETED else None
+    error = detail or None if status in (JobStatus.ERROR, JobStatus.CANCELLED) else None
+    return steps.moved(job, status, tx.now, tx.revision, result=result, error=error), True
+
+
+def _document(payload: bytes) -> dict[str, Any] | str:
+    """The JSON object of a message, or what is wrong with it."""
+    if len(payload) > 2 * JOB_EVENT_BYTES_MAX:
+        return "it is too large"
+    try:
+        document = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return "it cannot be decoded"
+    if not isinstance(document, dict):
+        return "it is no JSON object"
+    if document.get("schema_version") != WIRE_VERSION or isinstance(document.get("schema_version"), bool):
+        return "its schema version is not known"
+    return document
+
+
+def _drop(job_id: str, why: str) -> Received:
+    """Dropped and logged, without a word of what it said."""
+    _log.warning("event dropped job=%s: %s", job_id, why)
+    return Received(None, why)

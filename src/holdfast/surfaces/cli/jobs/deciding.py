@@ -1,0 +1,127 @@
+"""Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `heartbeat`, `reap`, `prune`."""
+
+import click
+
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.record import shown
+from holdfast.kernel.codec import to_json
+from holdfast.surfaces.cli import picking
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.jobs.options import (
+    STATUSES,
+    as_json_line,
+    changing,
+    job_option,
+    json_option,
+    token_option,
+    where_options,
+)
+from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.quick import PID_MAX
+
+
+@click.command()
+@click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to pick from.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
+@click.option(
+    "--pid",
+    type=click.IntRange(1, PID_MAX),
+    help="The process that will work on it: when it dies, the job is pending again.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole job, with the token that a verdict must show.")
+@where_options
+def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> int:
+    """Claim the next pending job and print its id; exit 3 when there is none.
+
+    Without --pid the claim has no process that could die: it lives until a verdict, or until the job's time limits.
+    """
+    with connected() as hf:
+        return picking.pick(hf, agent_session, wait_s=wait_s, pid=pid, as_json=as_json)
+
+
+@click.command()
+@job_option
+@click.option("--set", "status", type=click.Choice(STATUSES), required=True, help="The new status.")
+@token_option
+@click.option("--result", help="What came of it.")
+@click.option("--error", help="What went wrong.")
+@json_option
+@where_options
+def status(job_id: str, status: str, token: int | None, result: str | None, error: str | None, as_json: bool) -> None:
+    """Move a job to another status. Without --token you speak as the operator."""
+    with changing() as hf:
+        job = hf.jobs.update_status(job_id, JobStatus(status), token=token, result=result, error=error)
+    _tell(job, as_json)
+
+
+@click.command()
+@job_option
+@click.option("--reason", help="Why.")
+@json_option
+@where_options
+def cancel(job_id: str, reason: str | None, as_json: bool) -> None:
+    """End a pending or running job as cancelled; a worker that has it stops."""
+    with changing() as hf:
+        job = hf.jobs.cancel(job_id, reason=reason)
+    _tell(job, as_json)
+
+
+@click.command()
+@job_option
+@token_option
+@json_option
+@where_options
+def requeue(job_id: str, token: int | None, as_json: bool) -> None:
+    """Put a running job back for the next pick; a worker that has it stops."""
+    with changing() as hf:
+        job = hf.jobs.requeue(job_id, token=token)
+    _tell(job, as_json)
+
+
+@click.command()
+@job_option
+@click.option("--token", type=int, required=True, help="The attempt's token.")
+@where_options
+def heartbeat(job_id: str, token: int) -> None:
+    """Give a sign of life for a job, so that it does not count as idle; exit 4 when it is another's by now."""
+    with connected() as hf:
+        hf.jobs.heartbeat(job_id, token=token)
+
+
+@click.command()
+@json_option
+@where_options
+def reap(as_json: bool) -> None:
+    """Put back the jobs of dead workers, and end those past their time limits.
+
+    Every pick, list, get and watch does so too.
+    """
+    with changing() as hf:
+        reaped = hf.jobs.reap()
+    if as_json:
+        answer(to_json([shown(job) for job in reaped]))
+    else:
+        answer("\n".join(_line(job) for job in reaped) or "nothing to reap")
+
+
+@click.command()
+@click.option("--keep", type=click.IntRange(0), help="How many finished jobs to keep.  [default: jobs.keep_finished]")
+@click.option("--keep-days", type=click.FloatRange(0), help="For how many days to keep them.  [default: jobs.keep_s]")
+@json_option
+@where_options
+def prune(keep: int | None, keep_days: float | None, as_json: bool) -> None:
+    """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
+    with changing() as hf:
+        # Before they are gone: the log tells more of a job that is still there.
+        removed = hf.jobs.prune(keep_finished=keep, keep_s=None if keep_days is None else keep_days * 86400)
+    answer(to_json({"removed": removed}) if as_json else f"{removed} jobs removed")
+
+
+def _tell(job: Job, as_json: bool) -> None:
+    answer(as_json_line(job) if as_json else _line(job))
+
+
+def _line(job: Job) -> str:
+    token = "" if job.token is None else f", token {job.token}"
+    why = "" if job.error is None else f": {job.error}"
+    return f"{job.job_id} is {job.status.value}{token}{why}"

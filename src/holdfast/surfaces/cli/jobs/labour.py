@@ -1,0 +1,171 @@
+"""One attempt at a job: its command, and everything that can end it before its time."""
+
+import os
+import time
+from typing import NamedTuple
+
+from holdfast.adapters.command import Command
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.reaping import TIMED_OUT
+from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.writing import job_topic
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
+from holdfast.surfaces.cli.output import write
+
+RESULT_CHARS_MAX = 2000
+_PROMPT_BYTES_MAX = 64 << 10
+"""Longer ones would keep the command from being started; they are on its standard input."""
+
+
+class Way(NamedTuple):
+    """How a worker does its jobs."""
+
+    words: tuple[str, ...]
+    validate: tuple[str, ...] | None
+    stdin: str
+    heartbeat_s: float | None
+    registry_dir: str | None
+
+
+class Outcome(NamedTuple):
+    """How an attempt went: the verdict on its job, or None where the worker has none to give."""
+
+    status: JobStatus | None
+    words: str
+    code: str | None = None
+    lost: bool = False
+    """Whether the job is another's by now, or over."""
+
+
+class Labour:
+    """One attempt."""
+
+    def __init__(self, hf: Holdfast, job: Job, way: Way, *, stop_fd: int, progress: "Progress") -> None:
+        self._hf = hf
+        self._job = job
+        self._way = way
+        self._stop_fd = stop_fd
+        self._progress = progress
+        self._every_s = way.heartbeat_s or job.idle_timeout_sec / 3
+        self._end_s = time.monotonic() + job.timeout_sec
+
+    def outcome(self) -> Outcome:
+        """Run the command, and then what judges it."""
+        ran = self._run(self._way.words, self._stdin(), "the command")
+        if ran.status is not JobStatus.COMPLETED:
+            return ran
+        if missing := self._missing():
+            return Outcome(JobStatus.ERROR, f"expected and not there: {', '.join(missing)}", "artifacts_missing")
+        if self._way.validate is not None:
+            judged = self._run(self._way.validate, b"", "the validation")
+            if judged.status is not JobStatus.COMPLETED:
+                return judged._replace(code="not_valid") if judged.code == "command_failed" else judged
+        return ran
+
+    def _run(self, words: tuple[str, ...], stdin: bytes, what: str) -> Outcome:
+        try:
+            command = Command(
+                words, cwd=self._job.workdir, environment=self._environment(), stdin=stdin, told=self._progress.line
+            )
+        except (NotFound, Unavailable) as error:
+            return Outcome(JobStatus.ERROR, error.message, "not_started")
+        try:
+            early = self._attend(command)
+        except BaseException:
+            command.stop()
+            command.close()
+            raise
+        if early is not None:
+            command.stop()
+        code = command.close()
+        if early is not None:
+            return early
+        said = self._progress.last[:RESULT_CHARS_MAX]
+        if code == 0:
+            return Outcome(JobStatus.COMPLETED, said)
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+        return Outcome(JobStatus.ERROR, f"{what} {how}" + (f": {said}" if said else ""), "command_failed")
+
+    def _attend(self, command: Command) -> Outcome | None:
+        """Sleep until it has ended, with signs of life in between; return what ends it before its time."""
+        beat_s = time.monotonic() + self._every_s
+        with self._hf.store.listen([job_topic(self._job.job_id)]) as ears:
+            while command.ended() is None:
+                now_s = time.monotonic()
+                if now_s >= self._end_s:
+                    return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
+                woken = ears.wait(min(beat_s, self._end_s) - now_s, also=[command.fd, self._stop_fd])
+                if self._stop_fd in woken.ready:
+                    return Outcome(None, "the worker was told to stop")
+                if woken.notified or time.monotonic() >= beat_s:
+                    beat_s = time.monotonic() + self._every_s
+                    if (taken := self._beat()) is not None:
+                        return Outcome(None, taken, lost=True)
+        return None
+
+    def _beat(self) -> str | None:
+        """Give a sign of life; say so when the job is no longer this worker's."""
+        try:
+            self._hf.jobs.heartbeat(self._job.job_id, token=self._job.token or 0)
+            self._progress.tell(self._job)
+        except (Lost, Refused) as error:
+            return error.message
+        except HoldfastError:
+            # The store is away for a moment. What it would have said, it says at the next one.
+            return None
+        return None
+
+    def _missing(self) -> list[str]:
+        folder = self._job.workdir or os.getcwd()
+        return [path for path in self._job.expected_artifacts if not os.path.exists(os.path.join(folder, path))]
+
+    def _stdin(self) -> bytes:
+        if self._way.stdin == "none":
+            return b""
+        return self._job.prompt.encode() if self._way.stdin == "prompt" else to_json(shown(self._job)) + b"\n"
+
+    def _environment(self) -> dict[str, str]:
+        job = self._job
+        own = {
+            "HOLDFAST_JOB_ID": job.job_id,
+            "HOLDFAST_JOB_TOKEN": str(job.token),
+            "HOLDFAST_JOB_ATTEMPT": str(job.attempt),
+            "HOLDFAST_JOB_AGENT": job.agent,
+            "HOLDFAST_JOB_SESSION": job.agent_session,
+            "HOLDFAST_JOB_ARTIFACTS": "\n".join(job.expected_artifacts),
+            "HOLDFAST_NAMESPACE": self._hf.store.namespace,
+        }
+        if len(job.prompt.encode()) <= _PROMPT_BYTES_MAX and "\0" not in job.prompt:
+            own["HOLDFAST_JOB_PROMPT"] = job.prompt
+        if self._way.registry_dir is not None:
+            own["HOLDFAST_REGISTRY_DIR"] = os.path.abspath(self._way.registry_dir)
+        elif self._hf.settings.store is not None:
+            own["HOLDFAST_STORE"] = self._hf.settings.store
+        return {**os.environ, **own}
+
+
+class Progress:
+    """What the command says: passed on, and told as an event now and then when there is something new."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self.last = ""
+        self._told = ""
+
+    def line(self, line: bytes) -> None:
+        """A line of the command's output."""
+        text = line.decode(errors="backslashreplace").rstrip()
+        self.last = text.strip() or self.last
+        try:
+            write(text)
+        except OSError:
+            # Nobody reads it; the work goes on all the same.
+            return
+
+    def tell(self, job: Job) -> None:
+        """Keep an event if there is something new."""
+        if self.last != self._told:
+            self._told = self.last
+            self._hf.job_events.publish(job.job_id, "progress", detail=self.last[:RESULT_CHARS_MAX], token=job.token)

@@ -1,0 +1,57 @@
+"""What several commands of jobs ask for, and keeping the audit log up to date."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.record import shown
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import Corrupt
+from holdfast.surfaces.cli.connection import connected, registry_option, store_options
+from holdfast.surfaces.cli.output import remark
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATUSES = [status.value for status in JobStatus]
+
+job_option = click.option("--job", "job_id", required=True, metavar="ID", help="The job's id.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+token_option = click.option("--token", type=int, help="The attempt's token: refused (exit 4) when another attempt has begun.")
+
+
+def where_options(command: F) -> F:
+    """Add --store, --namespace and --registry-dir to a command."""
+    return store_options(registry_option(command))
+
+
+@contextmanager
+def changing() -> Iterator[Holdfast]:
+    """A connection for a command that changes something; what it changed is in the audit log when it ends."""
+    with connected() as hf:
+        try:
+            yield hf
+        finally:
+            mirror(hf)
+
+
+def mirror(hf: Holdfast, *, wait: bool = False) -> None:
+    """Bring the audit log up to date; what goes wrong with it is a remark and breaks nothing."""
+    if hf.job_log is not None and (trouble := hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)):
+        remark(f"{trouble}. The job itself is not affected; `holdfast jobs logs --rebuild` writes the log again")
+
+
+def found(hf: Holdfast, job_id: str) -> Job | None:
+    """The job as it is; None when it is gone or damaged."""
+    try:
+        return hf.jobs.peek(job_id)
+    except Corrupt:
+        return None
+
+
+def as_json_line(job: Job) -> bytes:
+    """A job on one line, without its secrets."""
+    return to_json(shown(job))

@@ -1,0 +1,72 @@
+"""`holdfast jobs publish`."""
+
+import json
+from typing import Any
+
+import click
+
+from holdfast.adapters.courier import Courier
+from holdfast.app import Holdfast
+from holdfast.domains.jobs.events import EventKind
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import BrokerUnavailable
+from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
+from holdfast.surfaces.cli.output import answer
+
+_EVENTS = [kind.value for kind in EventKind]
+
+
+@click.command()
+@click.argument("job_id", metavar="[JOB", required=False)
+@click.argument("event", metavar="EVENT]", type=click.Choice(_EVENTS), required=False)
+@click.option("--detail", default="", help="What there is to say, for people.")
+@click.option("--data", metavar="JSON", help="What there is to say, for programs.")
+@token_option
+@click.option("--unsent", is_flag=True, help="Send the events of all jobs that their brokers have not had yet.")
+@json_option
+@where_options
+def publish(
+    job_id: str | None, event: str | None, detail: str, data: str | None, token: int | None, unsent: bool, as_json: bool
+) -> None:
+    """Tell an event of a job, and move the job as it says; prints the event's number.
+
+    EVENT is started, permission_required, progress, completed, error or cancelled. The event is kept before it is sent: if
+    the broker is away (exit 6), it goes out with the next one, or with `publish --unsent`.
+    """
+    if unsent == (job_id is not None) or (job_id is not None and event is None):
+        raise click.UsageError("say JOB and EVENT, or --unsent")
+    content = None if data is None else _decoded(data)
+    with changing() as hf:
+        if job_id is None or event is None:
+            answer(_sent(_send(hf, None, ""), as_json))
+            return
+        published = hf.job_events.publish(job_id, event, detail=detail, data=content, token=token)
+        answer(to_json(published.event) if as_json else str(published.event.seq))
+        _send(hf, job_id, f"event {published.event.seq} of job {job_id} is kept and not sent yet: ")
+
+
+def _send(hf: Holdfast, job_id: str | None, before: str) -> int:
+    courier = Courier(hf.job_events)
+    try:
+        return courier.send(None if job_id is None else [job_id])
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(
+            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
+        ) from None
+    finally:
+        courier.close()
+
+
+def _sent(number: int, as_json: bool) -> str | bytes:
+    return to_json({"sent": number}) if as_json else f"{number} events sent"
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"it is not JSON: {error}", param_hint="--data") from None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")

@@ -1,0 +1,86 @@
+"""`holdfast jobs register`."""
+
+import os
+from typing import Any
+
+import click
+
+from holdfast.domains.jobs import Broker
+from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.surfaces.cli.jobs.options import as_json_line, changing, json_option, where_options
+from holdfast.surfaces.cli.output import answer
+
+_OPTIONS = (
+    click.option("--prompt", required=True, help="What is to be done."),
+    click.option("--agent", default="agent", show_default=True, help="The kind of agent it is for."),
+    click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a."),
+    click.option(
+        "--timeout",
+        "timeout_sec",
+        type=float,
+        default=TIMEOUT_S,
+        show_default=True,
+        help="Seconds one attempt may take; then it ends in error.",
+    ),
+    click.option(
+        "--idle-timeout",
+        "idle_timeout_sec",
+        type=float,
+        default=IDLE_TIMEOUT_S,
+        show_default=True,
+        help="Seconds it may be without a sign of life; then it ends in error.",
+    ),
+    click.option(
+        "--artifact",
+        "expected_artifacts",
+        multiple=True,
+        metavar="PATH",
+        help="A file the work must leave, in its working folder; repeatable. `jobs run` looks for it.",
+    ),
+    click.option("--workdir", metavar="FOLDER", help="Where `jobs run` runs its command.  [default: where it runs itself]"),
+    click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher goes first."),
+    click.option(
+        "--max-attempts",
+        type=int,
+        default=ATTEMPTS_MAX,
+        show_default=True,
+        help="How often it is begun before the death of its worker ends it.",
+    ),
+    click.option("--id", "job_id", metavar="ID", help="An id of your own instead of a random one."),
+    click.option("--unsigned", is_flag=True, help="Give it no key: its events prove nothing, and are not believed."),
+)
+_BROKER_OPTIONS = (
+    click.option("--broker", "host", default=HOST, show_default=True, metavar="HOST", help="The MQTT broker of its events."),
+    click.option("--broker-port", "port", type=int, help=f"The broker's port.  [default: {PORT}; {TLS_PORT} with TLS]"),
+    click.option("--broker-tls", "tls", is_flag=True, help="Reach the broker by TLS."),
+    click.option("--broker-username", "username", metavar="NAME", help="Who to be for the broker."),
+    click.option(
+        "--broker-password-env",
+        "password_env",
+        default=PASSWORD_ENV,
+        show_default=True,
+        metavar="VARIABLE",
+        help="Which variable has the password. It is not written down.",
+    ),
+    click.option("--topic-prefix", metavar="TOPIC", help="Its events go to TOPIC/events.  [default: holdfast/jobs/ID]"),
+)
+
+
+@click.command()
+@where_options
+@json_option
+def register(as_json: bool, **said: Any) -> None:
+    """Register work and print its id."""
+    broker = {name: said.pop(name) for name in ("host", "port", "tls", "username", "password_env")}
+    broker["port"] = broker["port"] or (TLS_PORT if broker["tls"] else PORT)
+    if said["workdir"] is not None:
+        # The worker may run anywhere.
+        said["workdir"] = os.path.abspath(said["workdir"])
+    with changing() as hf:
+        job = hf.jobs.register_job(said.pop("prompt"), signed=not said.pop("unsigned"), broker=Broker(**broker), **said)
+    answer(as_json_line(job) if as_json else job.job_id)
+
+
+for _option in reversed((*_OPTIONS, *_BROKER_OPTIONS)):
+    register = _option(register)

@@ -1,0 +1,86 @@
+"""`holdfast jobs run`: a worker."""
+
+import os
+import shlex
+import shutil
+
+import click
+
+from holdfast.surfaces.cli.connection import connected, given
+from holdfast.surfaces.cli.jobs.labour import Way
+from holdfast.surfaces.cli.jobs.options import mirror, where_options
+from holdfast.surfaces.cli.jobs.worker import Worker
+
+FOREVER_S = 10 * 365 * 24 * 3600.0
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to work on.")
+@click.option("--once", is_flag=True, help="End after one job: 0 if it completed, 1 if not, 3 if there was none.")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), help="End when there was no job for so many seconds.  [default: never]"
+)
+@click.option(
+    "--validate", metavar="COMMAND", help="Run this when the command has ended well: the job completes if it exits with 0."
+)
+@click.option(
+    "--stdin",
+    "stdin",
+    type=click.Choice(["job", "prompt", "none"]),
+    default="job",
+    show_default=True,
+    help="What the command reads: the job as JSON, its prompt alone, or nothing.",
+)
+@click.option(
+    "--heartbeat", "heartbeat_s", type=click.FloatRange(0.05), help="Seconds between signs of life.  [default: a third of idle]"
+)
+@click.option("-q", "--quiet", is_flag=True, help="Pass on only what the command says.")
+@click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@where_options
+def run(
+    agent_session: str,
+    once: bool,
+    wait_s: float | None,
+    validate: str | None,
+    stdin: str,
+    heartbeat_s: float | None,
+    quiet: bool,
+    words: tuple[str, ...],
+) -> int:
+    """Work on jobs: pick one, run a command for it, tell how it went, pick the next.
+
+    \b
+        holdfast jobs run --agent-session tmux:me -- ./agent.sh
+        holdfast jobs run --agent-session tmux:me --once --validate ./check.sh -- claude -p
+
+    The command runs in the job's working folder. It finds the job on its standard input, and HOLDFAST_JOB_ID,
+    HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT, HOLDFAST_JOB_AGENT, HOLDFAST_JOB_SESSION and
+    HOLDFAST_JOB_ARTIFACTS (a line each) in its environment. The last line that it prints is the job's result.
+
+    The job completes when the command exits with 0, has left the artifacts that were expected, and --validate finds it good. It
+    is ended when its time is over, and when it was cancelled or put back. SIGTERM ends the worker in order: its command is
+    ended, and the job is pending again.
+    """
+    way = Way(
+        words=_found(words),
+        validate=None if validate is None else _found(tuple(shlex.split(validate))),
+        stdin=stdin,
+        heartbeat_s=heartbeat_s,
+        registry_dir=given().registry_dir,
+    )
+    with connected() as hf:
+        worker = Worker(hf, agent_session, way, quiet=quiet)
+        try:
+            return worker.work(once=once, wait_s=(0 if once else FOREVER_S) if wait_s is None else wait_s)
+        finally:
+            worker.close()
+            mirror(hf)
+
+
+def _found(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with its program's whole path, since it may run in another folder. Raises before any job is picked."""
+    program = shutil.which(words[0]) if words and words[0] else None
+    if program is None:
+        name = shlex.quote(words[0]) if words else "nothing"
+        raise click.BadParameter(f"{name} is no command: give a path that may be executed, or one that is on your PATH")
+    return (os.path.abspath(program), *words[1:])

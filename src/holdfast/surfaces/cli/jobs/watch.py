@@ -1,0 +1,137 @@
+"""Following jobs: the registry is what counts, and the broker brings news of it sooner and from elsewhere.
+
+Each look reads the registry first, so it does not matter when the watcher began, or what it missed while the broker was away.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+
+import click
+
+from holdfast.adapters.mqtt import Subscriber
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.events import Event
+from holdfast.domains.jobs.reach import Reach, reach_of
+from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.steps import no_such
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import STATUS, BrokerUnavailable
+from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.surfaces.cli.output import printable, remark
+
+EXIT_NOT_COMPLETED = 1
+_TIMED_OUT = STATUS["lock_timeout"].exit
+
+_log = logging.getLogger("holdfast.jobs")
+
+
+class Watch:
+    """A look at some jobs, or at all that are not over yet and come from now on, again and again."""
+
+    def __init__(self, hf: Holdfast, job_ids: Sequence[str], *, as_json: bool) -> None:
+        self._hf = hf
+        self._as_json = as_json
+        self._any = not job_ids
+        self._ears = hf.store.listen([JOURNAL_TOPIC])
+        self._cursor = hf.log.tail(0)[1]
+        self._seen: dict[str, int] = {}
+        self._over: dict[str, Job] = {}
+        self._subscribers: dict[Reach, Subscriber] = {}
+        self._deaf: set[Reach] = set()
+        self._lively_s = time.monotonic()
+        unfinished = [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")] if self._any else []
+        for job in unfinished or [hf.jobs.get_job(job_id) for job_id in job_ids]:
+            self._begin(job)
+
+    def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
+        """Follow them to the end, or until time runs out; return the exit status."""
+        begun_s = time.monotonic()
+        while True:
+            self._look()
+            if (status := self._verdict()) is not None:
+                return status
+            limits = [begun_s + timeout_s] if timeout_s is not None else []
+            limits += [self._lively_s + idle_s] if idle_s is not None else []
+            left_s = min(limits) - time.monotonic() if limits else None
+            if left_s is not None and left_s <= 0:
+                waiting = ", ".join(job_id for job_id in self._seen if job_id not in self._over) or "any job"
+                remark(f"time ran out before the end of {waiting}: `holdfast jobs get --job ID` shows where it stands")
+                return _TIMED_OUT
+            self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
+
+    def close(self) -> None:
+        """Stop listening."""
+        for one in self._subscribers.values():
+            one.close()
+        self._ears.__exit__(None, None, None)
+
+    def _begin(self, job: Job) -> None:
+        self._seen[job.job_id] = 0
+        if job.status.ended:
+            return
+        reach = reach_of(job.broker, os.environ)
+        if reach in self._subscribers:
+            self._subscribers[reach].add([job.events_topic])
+        elif reach not in self._deaf:
+            try:
+                self._subscribers[reach] = Subscriber(reach, [job.events_topic])
+            except BrokerUnavailable as error:
+                self._deaf.add(reach)
+                _log.info("watching the registry alone: %s", error.message)
+
+    def _look(self) -> None:
+        for one in self._subscribers.values():
+            for message in one.take():
+                self._hf.job_events.receive(message.payload, topic=message.topic)
+            if one.trouble:
+                _log.info("broker=%s: %s; watching the registry", one.reach.shown, one.trouble)
+        self._hf.jobs.reap()
+        if self._any:
+            self._look_for_new()
+        for job_id in [job_id for job_id in self._seen if job_id not in self._over]:
+            self._follow(job_id)
+
+    def _look_for_new(self) -> None:
+        for batch in self._hf.log.since(self._cursor):
+            self._cursor = batch.cursor
+            for entry in batch.entries:
+                if entry.kind == "job.registered" and entry.subject not in self._seen:
+                    job = self._hf.jobs.peek(entry.subject)
+                    if job is not None:
+                        self._begin(job)
+
+    def _follow(self, job_id: str) -> None:
+        # The job before its events: what it says it ended with is then among them.
+        job = self._hf.jobs.peek(job_id)
+        if job is None:
+            raise no_such(job_id)
+        for event in self._hf.job_events.of_job(job_id, after_seq=self._seen[job_id]):
+            self._seen[job_id] = event.seq
+            self._say(to_json(event) if self._as_json else _line(event))
+        if job.status.ended:
+            self._over[job_id] = job
+            self._say(to_json(shown(job)) if self._as_json else _end(job))
+
+    def _say(self, line: str | bytes) -> None:
+        self._lively_s = time.monotonic()
+        click.echo(line)
+
+    def _verdict(self) -> int | None:
+        completed = [job.status is JobStatus.COMPLETED for job in self._over.values()]
+        if not all(completed):
+            return EXIT_NOT_COMPLETED
+        done = bool(completed) if self._any else len(completed) == len(self._seen)
+        return 0 if done else None
+
+
+def _line(event: Event) -> str:
+    detail = f": {event.detail}" if event.detail else ""
+    return printable(f"{event.job_id} #{event.seq} {event.event.value}{detail}".replace("\n", " "))
+
+
+def _end(job: Job) -> str:
+    said = job.result if job.status is JobStatus.COMPLETED else job.error
+    return printable(f"{job.job_id} is {job.status.value}" + (f": {said}" if said else "")).replace("\n", " ")

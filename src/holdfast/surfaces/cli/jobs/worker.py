@@ -1,0 +1,147 @@
+"""A worker: one job after the other, each told of as it goes, until it is stopped or there is nothing left."""
+
+import os
+import signal
+import time
+from types import FrameType
+
+from holdfast.adapters.courier import Courier, Errand
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.events import EventKind
+from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Lost, Refused, Unavailable, status_of
+from holdfast.surfaces.cli.jobs.labour import Labour, Outcome, Progress, Way
+from holdfast.surfaces.cli.jobs.options import mirror
+from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.render import clipped
+
+EXIT_NOT_COMPLETED = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_VERDICT_TRIES = 30
+_VERDICT_PAUSE_S = 1.0
+_LAST_EVENTS_S = 5.0
+
+
+class Worker:
+    """Works on the jobs of a label as this process, whose death puts its job back."""
+
+    def __init__(self, hf: Holdfast, agent_session: str, way: Way, *, quiet: bool) -> None:
+        self._hf = hf
+        self._label = agent_session
+        self._way = way
+        self._quiet = quiet
+        self._me = hf.processes.current(agent_session)
+        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        self._errand = Errand(Courier(hf.job_events), complain=self._say)
+
+    def work(self, *, once: bool, wait_s: float) -> int:
+        """Work until stopped, until there was nothing to do for `wait_s`, or for one job; return the exit status."""
+        job: Job | None = None
+        while not self._stopping:
+            job = job or self._hf.jobs.pick_pending(self._label, wait_s=wait_s, holder=self._me, stop_fd=self._stop_fd)
+            if job is None:
+                return EXIT_DONE if self._stopping or not once else EXIT_NOTHING_TO_TAKE
+            outcome, job = self._do(job, pick_next=not once)
+            if once:
+                return _exit_of(outcome)
+        if job is not None:
+            self._give_back(job)
+        return EXIT_DONE
+
+    def close(self) -> None:
+        """Send the last events if the broker is there, and let go."""
+        self._errand.close(_LAST_EVENTS_S)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._stop_fd)
+
+    def _do(self, job: Job, *, pick_next: bool) -> tuple[Outcome, Job | None]:
+        begun_s = time.monotonic()
+        self._say(f"job {job.job_id}, attempt {job.attempt}: {clipped(job.prompt)}")
+        try:
+            self._hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
+        except (Lost, Refused) as error:
+            self._say(error.message)
+            return Outcome(None, error.message, lost=True), None
+        self._errand.wake(job.job_id)
+        outcome = Labour(self._hf, job, self._way, stop_fd=self._stop_fd, progress=Progress(self._hf)).outcome()
+        following = self._conclude(job, outcome, pick_next=pick_next and not self._stopping)
+        self._errand.wake(job.job_id)
+        took = f"after {time.monotonic() - begun_s:.1f} s"
+        self._say(f"job {job.job_id} {_named(outcome)} {took}" + (f": {outcome.words}" if outcome.words else ""))
+        mirror(self._hf)
+        return outcome, following
+
+    def _conclude(self, job: Job, outcome: Outcome, *, pick_next: bool) -> Job | None:
+        """Give the verdict and, in the same transaction, take the next job. A store that is away is tried again for a while."""
+        if outcome.status is None:
+            if not outcome.lost:
+                self._give_back(job)
+            return None
+        for left in reversed(range(_VERDICT_TRIES)):
+            try:
+                return self._give_verdict(job, outcome, outcome.status, pick_next=pick_next)
+            except (Lost, Refused) as error:
+                self._say(f"the verdict on job {job.job_id} does not count: {error.message}")
+                return None
+            except Unavailable:
+                if not left or self._stopping:
+                    raise
+                time.sleep(_VERDICT_PAUSE_S)
+        return None
+
+    def _give_verdict(self, job: Job, outcome: Outcome, status: JobStatus, *, pick_next: bool) -> Job | None:
+        completed = status is JobStatus.COMPLETED
+        also = self._hf.job_events.with_step(
+            EventKind.COMPLETED if completed else EventKind.ERROR,
+            detail=outcome.words,
+            data=None if outcome.code is None else {"code": outcome.code},
+        )
+        result, error = (outcome.words or None, None) if completed else (None, outcome.words)
+        token = job.token or 0
+        if pick_next:
+            return self._hf.jobs.finish_and_pick(
+                job.job_id,
+                status,
+                token=token,
+                result=result,
+                error=error,
+                error_code=outcome.code,
+                holder=self._me,
+                also=also,
+            ).picked
+        self._hf.jobs.update_status(
+            job.job_id, status, token=token, result=result, error=error, error_code=outcome.code, also=also
+        )
+        return None
+
+    def _give_back(self, job: Job) -> None:
+        try:
+            self._hf.jobs.requeue(job.job_id, token=job.token)
+            self._say(f"job {job.job_id} is pending again")
+        except (Lost, Refused) as error:
+            self._say(error.message)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        os.eventfd_write(self._stop_fd, 1)
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            remark(text)
+
+
+def _named(outcome: Outcome) -> str:
+    if outcome.status is JobStatus.COMPLETED:
+        return "completed"
+    return "failed" if outcome.status is JobStatus.ERROR else "was left"
+
+
+def _exit_of(outcome: Outcome) -> int:
+    if outcome.lost:
+        from holdfast.kernel.errors import Fenced
+
+        return status_of(Fenced("")).exit
+    return EXIT_DONE if outcome.status in (JobStatus.COMPLETED, None) else EXIT_NOT_COMPLETED

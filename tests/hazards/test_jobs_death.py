@@ -1,0 +1,169 @@
+"""Workers that are killed with -9: their jobs are pending again, their verdicts refused. Real processes, on every store that
+processes can share."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.kernel.errors import Fenced
+
+pytestmark = pytest.mark.slow
+
+LABEL = "tmux:a"
+PATIENCE_S = 60
+
+_WORKER = """
+import sys, time, holdfast
+hf = holdfast.connect(sys.argv[1])
+job = hf.jobs.pick_pending(sys.argv[2], wait_s=30, holder=hf.processes.current())
+print(job.job_id, job.token, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/store.sqlite"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+class Worker:
+    """A process that picks a job and never ends by itself."""
+
+    def __init__(self, url: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", _WORKER, url, LABEL], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().split()
+        self.job_id, self.token = said[0], int(said[1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_a_worker_killed_amid_its_job(url: str) -> None:
+    with holdfast.connect(url) as hf:
+        job = hf.jobs.register_job("x", agent="a", agent_session=LABEL, max_attempts=2)
+        first = Worker(url)
+        assert first.job_id == job.job_id
+        assert hf.jobs.pick_pending(LABEL) is None
+        first.kill()
+        second = Worker(url)
+        assert second.job_id == job.job_id
+        with pytest.raises(Fenced):
+            hf.jobs.update_status(job.job_id, "completed", token=first.token)
+        assert hf.jobs.get_job(job.job_id).token == second.token
+        second.kill()
+        ended = hf.jobs.get_job(job.job_id)
+        assert (ended.status, ended.error_code, ended.attempt) == (JobStatus.ERROR, "worker_died", 2)
+        assert hf.jobs.pick_pending(LABEL) is None
+
+
+class Telling:
+    """A store, or its ears, that says when there is nothing to do but sleep."""
+
+    def __init__(self, inner: Any, asleep: threading.Event) -> None:
+        self._inner = inner
+        self._asleep = asleep
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __enter__(self) -> "Telling":
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        self._inner.__exit__(*how)
+
+    def listen(self, topics: Any) -> "Telling":
+        return Telling(self._inner.listen(topics), self._asleep)
+
+    def wait(self, timeout_s: float | None, **more: Any) -> Any:
+        self._asleep.set()
+        return self._inner.wait(timeout_s, **more)
+
+
+def test_a_waiting_worker_has_the_job_at_once(url: str) -> None:
+    asleep = threading.Event()
+    with holdfast.connect(url) as hf:
+        hf.jobs.register_job("x", agent="a", agent_session=LABEL)
+        first = Worker(url)
+        jobs = Jobs(Telling(hf.store, asleep), hf.log, hf.processes)  # type: ignore[arg-type]
+        got: list[tuple[Job | None, float]] = []
+        waiter = threading.Thread(
+            target=lambda: got.append((jobs.pick_pending(LABEL, wait_s=PATIENCE_S), time.monotonic())), daemon=True
+        )
+        waiter.start()
+        assert asleep.wait(PATIENCE_S)
+        killed = time.monotonic()
+        first.kill()
+        waiter.join(PATIENCE_S)
+        [(job, at)] = got
+        assert job is not None
+        assert job.attempt == 2
+        # Well below the second look that a sleeper takes by itself (WAIT_RECHECK_S).
+        assert at - killed < 1.5
+
+
+def test_a_stopped_worker_is_not_taken_for_dead(url: str) -> None:
+    with holdfast.connect(url) as hf:
+        job = hf.jobs.register_job("x", agent="a", agent_session=LABEL)
+        worker = Worker(url)
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        try:
+            assert hf.jobs.reap() == []
+            assert hf.jobs.pick_pending(LABEL) is None
+            assert hf.jobs.get_job(job.job_id).token == worker.token
+        finally:
+            os.kill(worker.process.pid, signal.SIGCONT)
+            worker.kill()
+
+
+def _toil(task: tuple[str, int]) -> None:
+    """Complete jobs until there are none, and be killed amid some of them."""
+    url, seed = task
+    with holdfast.connect(url) as hf:
+        me = hf.processes.current()
+        job = hf.jobs.pick_pending(LABEL, holder=me)
+        done = 0
+        while job is not None:
+            assert job.token is not None
+            if done == seed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            job = hf.jobs.finish_and_pick(job.job_id, "completed", token=job.token, holder=me).picked
+            done += 1
+
+
+def test_workers_killed_under_load_lose_no_job_and_do_none_twice(url: str) -> None:
+    number = 60
+    with holdfast.connect(url) as hf:
+        ids = {hf.jobs.register_job(str(n), agent="a", agent_session=LABEL, max_attempts=9).job_id for n in range(number)}
+        context = multiprocessing.get_context("spawn")
+        workers = [context.Process(target=_toil, args=((url, seed),)) for seed in (0, 1, 3, 7)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(PATIENCE_S)
+        assert sum(worker.exitcode == -signal.SIGKILL for worker in workers) >= 3
+        _toil((url, -1))
+        jobs = hf.jobs.list_jobs()
+        assert {job.job_id for job in jobs} == ids
+        assert all(job.status is JobStatus.COMPLETED for job in jobs)
+        told = [entry for batch in hf.log.since() for entry in batch.entries]
+        for job in jobs:
+            steps = [entry.data["to"] for entry in told if entry.subject == job.job_id and entry.kind == "job.status_changed"]
+            assert steps.count("completed") == 1
+            assert steps == ["running", "pending"] * (job.attempt - 1) + ["running", "completed"]

@@ -1,0 +1,179 @@
+"""The audit log: plain files that follow the journal, outlive the registry, and never break what they tell of."""
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast as library
+from holdfast.adapters.joblog import JobLog
+from tests.surfaces.command import CommandLine
+
+LABEL = "tmux:a"
+NOWHERE = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "9"}
+
+
+@pytest.fixture
+def holdfast(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite", **NOWHERE)
+
+
+def register(holdfast: CommandLine) -> str:
+    return holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", LABEL).out.strip()
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (path / "events.ndjson").read_text().splitlines()]
+
+
+def test_what_lies_where(holdfast: CommandLine, tmp_path: Path) -> None:
+    job_id = register(holdfast)
+    holdfast("jobs", "pick", "--agent-session", LABEL)
+    holdfast("jobs", "status", "--job", job_id, "--set", "completed")
+    home = tmp_path / "store.sqlite-job-logs" / job_id
+    assert sorted(path.name for path in home.iterdir()) == ["events.ndjson", "meta.json", "status.json"]
+    meta = json.loads((home / "meta.json").read_text())
+    assert (meta["job_id"], meta["prompt"], meta["status"], meta["attempt"]) == (job_id, "sort it", "pending", 0)
+    assert "auth_token" not in meta
+    assert json.loads((home / "status.json").read_text())["status"] == "completed"
+    told = lines(home)
+    assert [line["event"] for line in told] == ["registered", "status_changed", "status_changed"]
+    assert [(line.get("from"), line.get("to")) for line in told[1:]] == [("pending", "running"), ("running", "completed")]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (home, *home.iterdir()))
+    shown = holdfast("jobs", "logs", job_id, "--tail", "1").out
+    assert shown.count("\n") == 1
+    assert "running -> completed, attempt 1" in shown
+    assert holdfast("jobs", "logs", "--list").out.split("\t")[:2] == [job_id, "completed"]
+
+
+def test_it_outlives_the_registry_and_can_be_put_elsewhere(holdfast: CommandLine, tmp_path: Path) -> None:
+    holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(tmp_path / "elsewhere")
+    job_id = register(holdfast)
+    holdfast("jobs", "cancel", "--job", job_id)
+    for path in tmp_path.glob("store.sqlite*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert holdfast("jobs", "get", "--job", job_id).status == 1
+    assert [json.loads(line)["event"] for line in holdfast("jobs", "logs", job_id, "--json").out.splitlines()] == [
+        "registered",
+        "status_changed",
+    ]
+    assert json.loads(holdfast("jobs", "logs", "--list", "--json").out)[0]["status"] == "cancelled"
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning_and_the_job_runs(holdfast: CommandLine, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(in_the_way / "logs")
+    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", LABEL)
+    assert ran.status == 0
+    job_id = ran.out.strip()
+    assert "the audit log" in ran.err
+    assert "jobs logs --rebuild" in ran.err
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--once", "--", "echo", "fine")
+    assert (ran.status, ran.out) == (0, "fine\n")
+    refused = holdfast("jobs", "logs", "--rebuild")
+    assert refused.status == 6
+    assert "DELEGATE_JOB_LOGS_DIR" in refused.err
+    in_the_way.unlink()
+    rebuilt = holdfast("jobs", "logs", "--rebuild", "--json")
+    assert json.loads(rebuilt.out) == {"jobs": 1, "folder": str(in_the_way / "logs")}
+    assert [line["event"] for line in lines(in_the_way / "logs" / job_id)] == [
+        *("registered", "status_changed", "published"),
+        *("published", "status_changed"),
+    ]
+    assert json.loads((in_the_way / "logs" / job_id / "status.json").read_text())["status"] == "completed"
+
+
+def test_rebuilding_restores_what_was_damaged_and_keeps_what_is_older_than_the_journal(tmp_path: Path) -> None:
+    with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
+        log = JobLog(tmp_path / "logs", store="s")
+        job = hf.jobs.register_job("x", agent="a", agent_session="s")
+        assert log.catch_up(hf.log, hf.jobs.peek) is None
+        before = list(log.events(job.job_id))
+        hf.jobs.cancel(job.job_id)
+        hf.log.prune(keep_entries=1)
+        (tmp_path / "logs" / job.job_id / "status.json").write_text("{half")
+        with (tmp_path / "logs" / job.job_id / "events.ndjson").open("a") as file:
+            file.write('{"torn": ')
+        assert log.rebuild(hf.log, hf.jobs.peek) == 1
+        after = list(log.events(job.job_id))
+        assert after[:1] == before
+        assert [line["event"] for line in after] == ["registered", "status_changed"]
+        assert (log.status(job.job_id) or {})["status"] == "cancelled"
+        assert log.catch_up(hf.log, hf.jobs.peek) is None
+        assert list(log.events(job.job_id)) == after
+
+
+def test_one_that_was_killed_before_it_kept_its_place_repeats_nothing(tmp_path: Path) -> None:
+    with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
+        log = JobLog(tmp_path / "logs", store="s")
+        ids = [hf.jobs.register_job("x", agent="a", agent_session="s").job_id for _ in range(3)]
+        hf.jobs.cancel(ids[0])
+        log.catch_up(hf.log, hf.jobs.peek)
+        for cursor in (tmp_path / "logs").glob(".cursor-*"):
+            cursor.unlink()
+        with (tmp_path / "logs" / ids[1] / "events.ndjson").open("a") as file:
+            file.write('{"revision": 5, "ha')
+        hf.jobs.cancel(ids[1])
+        log.catch_up(hf.log, hf.jobs.peek)
+        told = {job_id: [line["event"] for line in log.events(job_id)] for job_id in ids}
+        assert told == {
+            ids[0]: ["registered", "status_changed"],
+            ids[1]: ["registered", "status_changed"],
+            ids[2]: ["registered"],
+        }
+        assert log.jobs() == sorted(ids)
+
+
+def _crowd(task: tuple[str, str]) -> None:
+    url, folder = task
+    with library.connect(url) as hf:
+        log = JobLog(Path(folder), store="s")
+        for _ in range(15):
+            job = hf.jobs.register_job("x", agent="a", agent_session="s")
+            log.catch_up(hf.log, hf.jobs.peek, wait=False)
+            hf.jobs.cancel(job.job_id)
+            log.catch_up(hf.log, hf.jobs.peek)
+
+
+@pytest.mark.slow
+def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/s.sqlite"
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        pool.map_async(_crowd, [(url, str(tmp_path / "logs"))] * 4).get(120)
+    with library.connect(url) as hf:
+        log = JobLog(tmp_path / "logs", store="s")
+        told = [entry for batch in hf.log.since() for entry in batch.entries]
+        assert len(log.jobs()) == 60
+        for job_id in log.jobs():
+            assert [line["revision"] for line in log.events(job_id)] == [e.revision for e in told if e.subject == job_id]
+
+
+def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
+        log = JobLog(tmp_path / "logs", store="s", beside=tmp_path / "jobs")
+        job = hf.jobs.register_job("x", agent="a", agent_session="s")
+        hf.job_events.publish(job.job_id, "started")
+        log.catch_up(hf.log, hf.jobs.peek)
+        hf.job_events.publish(job.job_id, "completed", detail="done")
+        log.catch_up(hf.log, hf.jobs.peek)
+        told = (tmp_path / "jobs" / f"{job.job_id}.events.log").read_text().splitlines()
+        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [(1, "started"), (2, "completed")]
+
+
+def test_bad_input(holdfast: CommandLine) -> None:
+    for words, status, says in (
+        (["logs"], 2, "--list"),
+        (["logs", "x", "--list"], 2, "--list"),
+        (["logs", "nosuch"], 1, "no job nosuch is logged"),
+        (["logs", "../../etc"], 2, "job id"),
+        (["logs", "--list", "--store", "memory:"], 1, "keeps nothing"),
+        (["list", "--registry-dir", "x", "--store", "memory:"], 2, "--registry-dir"),
+        (["list", "--registry-dir", ""], 2, "--registry-dir"),
+    ):
+        ran = holdfast("jobs", *words)
+        assert (ran.status, says in ran.err) == (status, True), (words, ran)
+        assert "Traceback" not in ran.err

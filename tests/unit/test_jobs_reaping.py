@@ -1,0 +1,299 @@
+"""Jobs whose workers die, stop telling or take too long; verdicts and the next pick in one step. On every store, on a clock of
+the test's."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.telling import JobEvents
+from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue
+from holdfast.kernel.holder import Holder
+from holdfast.primitives.journal import Journal
+from holdfast.stores import waking
+from holdfast.testing.clock import ManualClock
+from tests.unit.test_holds import Clocked
+from tests.unit.test_locks import STORES, Machine, lock_database, open_store
+
+__all__ = ["lock_database"]
+
+LABEL = "tmux:a"
+
+
+class World:
+    """A store, a machine with processes, and the registry as one of them sees it."""
+
+    def __init__(self, store: Any, clock: ManualClock) -> None:
+        self.store = Clocked(store, clock)
+        self.clock = clock
+        self.machine = Machine()
+        self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
+        self.jobs = self.registry(1)
+        self.events = JobEvents(self.store, self.journal)  # type: ignore[arg-type]
+
+    def registry(self, pid: int, machine: Machine | None = None) -> Jobs:
+        return Jobs(self.store, self.journal, (machine or self.machine).begin(pid))  # type: ignore[arg-type]
+
+    def worker(self, pid: int, machine: Machine | None = None) -> Holder:
+        return (machine or self.machine).begin(pid).current("worker")
+
+    def register(self, prompt: str = "do it", **more: Any) -> Job:
+        return self.jobs.register_job(prompt, agent="claude", agent_session=LABEL, **more)
+
+    def pick(self, holder: Holder | None = None) -> Job:
+        job = self.jobs.pick_pending(LABEL, holder=holder)
+        assert job is not None
+        return job
+
+    def told(self) -> list[dict[str, Any]]:
+        return [entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"]
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    clock = ManualClock()
+    with closing(open_store(request.param, tmp_path, clock, request)) as store:
+        made = World(store, clock)
+        yield made
+        made.machine.close()
+
+
+def test_a_dead_workers_job_is_pending_at_the_next_pick_and_its_token_refused(world: World) -> None:
+    world.register()
+    first = world.pick(world.worker(7))
+    assert world.jobs.pick_pending(LABEL) is None
+    world.machine.end(7)
+    second = world.pick(world.worker(8))
+    assert (second.job_id, second.attempt) == (first.job_id, 2)
+    with pytest.raises(Fenced, match="another has taken over"):
+        world.jobs.update_status(first.job_id, JobStatus.COMPLETED, token=first.token)
+    with pytest.raises(Fenced):
+        world.jobs.heartbeat(first.job_id, token=first.token or 0)
+    assert world.told()[1] == {"from": "running", "to": "pending", "attempt": 1, "token": None, "why": "worker_died"}
+    assert world.jobs.update_status(first.job_id, JobStatus.COMPLETED, token=second.token).status is JobStatus.COMPLETED
+
+
+def test_a_reused_pid_is_another_worker(world: World) -> None:
+    world.register()
+    first = world.pick(world.worker(7))
+    world.machine.end(7)
+    world.worker(7)
+    assert world.pick().job_id == first.job_id
+
+
+def test_after_its_last_attempt_a_dead_workers_job_ends_in_error(world: World) -> None:
+    job = world.register(max_attempts=2)
+    for pid in (7, 8):
+        world.pick(world.worker(pid))
+        world.machine.end(pid)
+    assert world.jobs.pick_pending(LABEL) is None
+    ended = world.jobs.get_job(job.job_id)
+    assert (ended.status, ended.error_code, ended.attempt) == (JobStatus.ERROR, "worker_died", 2)
+    assert ended.error is not None
+    assert "2 attempts" in ended.error
+
+
+def test_a_claim_without_a_process_lives_until_its_time_limit(world: World) -> None:
+    job = world.register(timeout_sec=100, idle_timeout_sec=1000)
+    world.pick()
+    world.clock.advance(100)
+    assert world.jobs.reap() == []
+    assert world.jobs.get_job(job.job_id).status is JobStatus.RUNNING
+    world.clock.advance(0.001)
+    [ended] = world.jobs.reap()
+    assert (ended.status, ended.error_code) == (JobStatus.ERROR, "timed_out")
+    assert ended.finished_at == world.clock.now()
+    assert world.jobs.get_job(job.job_id) == ended
+    assert world.jobs.reap() == []
+
+
+@pytest.mark.parametrize("look", ["get", "list", "pick", "finish"])
+def test_whoever_looks_reaps(world: World, look: str) -> None:
+    job = world.register(timeout_sec=10)
+    world.pick()
+    other = world.register()
+    if look == "finish":
+        running = world.pick()
+        # A busy worker looks now and then.
+        world.jobs._reaper._next_s = 0
+    world.clock.advance(11)
+    if look == "get":
+        assert world.jobs.get_job(job.job_id).error_code == "timed_out"
+    elif look == "list":
+        assert [found.status for found in world.jobs.list_jobs()] == [JobStatus.ERROR, JobStatus.PENDING]
+    elif look == "pick":
+        world.jobs._reaper._next_s = 0
+        assert world.pick().job_id == other.job_id
+    else:
+        world.jobs.finish_and_pick(running.job_id, "completed", token=running.token or 0)
+    assert {"from": "running", "to": "error", "attempt": 1, "token": None, "why": "timed_out"} in world.told()
+
+
+def test_signs_of_life_put_off_the_idle_limit_but_not_the_time_limit(world: World) -> None:
+    job = world.register(timeout_sec=100, idle_timeout_sec=10)
+    token = world.pick().token or 0
+    for _ in range(10):
+        world.clock.advance(9.9)
+        assert world.jobs.reap() == []
+        world.jobs.heartbeat(job.job_id, token=token)
+    world.clock.advance(2)
+    [ended] = world.jobs.reap()
+    assert "within 100 s" in (ended.error or "")
+
+
+def test_without_a_sign_it_is_idle(world: World) -> None:
+    world.register(timeout_sec=100, idle_timeout_sec=10)
+    world.pick(world.worker(7))
+    world.clock.advance(10.1)
+    [ended] = world.jobs.reap()
+    assert (ended.error_code, ended.error) == ("timed_out", "no sign of it came for 10 s")
+
+
+def test_waiting_for_permission_burns_no_idle_time(world: World) -> None:
+    job = world.register(timeout_sec=1000, idle_timeout_sec=10)
+    token = world.pick().token
+    world.events.publish(job.job_id, "permission_required", detail="may I?", token=token)
+    world.clock.advance(500)
+    assert world.jobs.reap() == []
+    world.events.publish(job.job_id, "progress", token=token)
+    world.clock.advance(9)
+    assert world.jobs.reap() == []
+    world.clock.advance(2)
+    assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
+
+
+def test_a_worker_on_another_machine_is_ended_by_its_limits_alone(world: World) -> None:
+    elsewhere = Machine("host-2")
+    world.register(idle_timeout_sec=10, timeout_sec=100)
+    world.pick(world.worker(7, elsewhere))
+    elsewhere.end(7)
+    assert world.jobs.reap() == []
+    world.clock.advance(11)
+    assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
+
+
+def test_another_boot_proves_death_where_only_this_machine_can_be_meant(world: World) -> None:
+    world.register()
+    holder = world.worker(7)
+    world.pick(Holder(**{name: getattr(holder, name) for name in holder.__struct_fields__} | {"boot_id": "boot-0"}))
+    reaped = world.jobs.reap()
+    assert [job.status for job in reaped] == ([JobStatus.PENDING] if world.store.embedded else [])
+
+
+def test_finishing_and_picking_are_one_step(world: World) -> None:
+    for number in range(3):
+        world.register(str(number))
+    job = world.pick()
+    before = len(world.told())
+    done, picked = world.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0, result="fine")
+    assert (done.status, done.result, done.token) == (JobStatus.COMPLETED, "fine", None)
+    assert picked is not None
+    assert (picked.prompt, picked.status, picked.attempt) == ("1", JobStatus.RUNNING, 1)
+    assert (picked.token or 0) > (job.token or 0)
+    assert [(told["from"], told["to"]) for told in world.told()[before:]] == [("running", "completed"), ("pending", "running")]
+    last = world.jobs.finish_and_pick(picked.job_id, "error", token=picked.token or 0, error="no").picked
+    assert last is not None
+    assert world.jobs.finish_and_pick(last.job_id, "cancelled", token=last.token or 0) == (
+        world.jobs.get_job(last.job_id),
+        None,
+    )
+
+
+def test_a_refused_finish_picks_nothing(world: World) -> None:
+    world.register("1")
+    waiting = world.register("2")
+    job = world.pick()
+    with pytest.raises(Fenced):
+        world.jobs.finish_and_pick(job.job_id, "completed", token=(job.token or 0) + 1)
+    with pytest.raises(InvalidValue, match="does not end a job"):
+        world.jobs.finish_and_pick(job.job_id, "pending", token=job.token or 0)
+    assert world.jobs.get_job(waiting.job_id) == waiting
+    assert world.jobs.get_job(job.job_id) == job
+
+
+def test_cancel_and_requeue_fence_the_worker(world: World) -> None:
+    world.register("1")
+    job = world.pick()
+    assert world.jobs.requeue(job.job_id).status is JobStatus.PENDING
+    again = world.pick()
+    ended = world.jobs.cancel(job.job_id, reason="not needed")
+    assert (ended.status, ended.error) == (JobStatus.CANCELLED, "not needed")
+    for token in (job.token, again.token):
+        with pytest.raises(Fenced):
+            world.jobs.update_status(job.job_id, "completed", token=token)
+    with pytest.raises(ImpossibleTransition):
+        world.jobs.requeue(job.job_id)
+
+
+def test_numbers_of_events_start_at_1_and_are_never_given_twice(world: World) -> None:
+    job = world.register()
+    assert [world.jobs.next_seq(job.job_id) for _ in range(3)] == [1, 2, 3]
+    assert world.events.publish(job.job_id, "progress").event.seq == 4
+    assert world.jobs.get_job(job.job_id).last_seq == 4
+
+
+def test_a_waiting_pick_gets_a_job_the_moment_its_worker_dies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.store.kind == "postgres":
+        pytest.skip("its listener is another; hazards/test_jobs_death.py kills real processes there")
+    asleep = threading.Event()
+    wait = waking.FdListener.wait
+
+    def told(ears: waking.FdListener, timeout_s: float | None, **more: Any) -> Any:
+        asleep.set()
+        return wait(ears, timeout_s, **more)
+
+    monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
+    monkeypatch.setattr(waking.FdListener, "wait", told)
+    job = world.register()
+    world.pick(world.worker(7))
+    got: list[Job | None] = []
+    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=50)), daemon=True)
+    waiter.start()
+    assert asleep.wait(20)
+    world.machine.end(7)
+    waiter.join(20)
+    assert [found and found.job_id for found in got] == [job.job_id]
+
+
+def test_lists_are_read_in_pages_and_no_further_than_needed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.domains.jobs import listing
+
+    monkeypatch.setattr(listing, "JOBS_PAGE", 4)
+    ids = [world.jobs.register_job(str(n), agent="a", agent_session=f"tmux:{n % 3}").job_id for n in range(23)]
+    for job_id in ids[5:15]:
+        world.jobs.update_status(job_id, "running")
+    decoded: list[str] = []
+    decode = JOBS.decode
+    monkeypatch.setattr(JOBS, "decode", lambda key, data: (decoded.append(key), decode(key, data))[1])
+    assert [job.job_id for job in world.jobs.list_jobs()] == ids
+    decoded.clear()
+    assert [job.job_id for job in world.jobs.list_jobs(limit=6)] == ids[-6:]
+    # The running ones twice, of which there are always few; a pending one of each label to know it, and a page of each.
+    assert len(decoded) <= 2 * 10 + 3 + 3 * 4
+    assert [job.job_id for job in world.jobs.list_jobs(status="running", limit=5)] == ids[10:15]
+    assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1")] == ids[1::3]
+    assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1", status="pending", limit=3)] == ids[16::3]
+
+
+def test_finished_jobs_are_pruned_by_age_and_number(world: World) -> None:
+    for number in range(6):
+        world.register(str(number))
+        job = world.pick()
+        world.events.publish(job.job_id, "progress", token=job.token)
+        world.jobs.update_status(job.job_id, "completed", token=job.token)
+        world.clock.advance(10)
+    kept = world.register("pending")
+    assert world.jobs.prune() == 0
+    assert world.jobs.prune(keep_s=35) == 3
+    assert world.jobs.prune(keep_finished=1) == 2
+    assert [job.prompt for job in world.jobs.list_jobs()] == ["5", "pending"]
+    assert world.jobs.prune(keep_finished=0) == 1
+    assert world.jobs.list_jobs() == [kept]
+    assert world.events.unsent() == []
+    with pytest.raises(InvalidValue):
+        world.jobs.prune(keep_finished=-1)
