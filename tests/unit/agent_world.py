@@ -18,6 +18,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
+from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
 from tests.stores.harnesses import MemoryHarness, SqliteHarness
 from tests.unit.test_holds import Clocked
@@ -35,9 +36,24 @@ def _postgres(_: Path, request: pytest.FixtureRequest) -> Any:
     return PostgresHarness(request.getfixturevalue("agent_database"))
 
 
+class AgentFolders:
+    """The source's folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self._root = folder / "state"
+
+    def open(self, *, namespace: str = "default") -> Store:
+        return FilesStore(self._root, boot_id="boot-1", clock=self.clock, folders={"agents": "."}, retry_delay_s=0.001)
+
+    def damage(self, _: str, key: str, data: bytes) -> None:
+        (self._root / "live_agents" / key / "record.json").write_bytes(data)
+
+
 HARNESSES: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
     "memory": lambda *_: MemoryHarness(),
     "sqlite": lambda folder, _: SqliteHarness(folder),
+    "files": lambda folder, _: AgentFolders(folder),
     "postgres": _postgres,
 }
 """How each store is opened and damaged."""

@@ -1,11 +1,10 @@
 """What is left behind and what of it may go, and that no live record goes with it."""
 
 import os
-import shutil
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from holdfast.domains.agents.names import id_of
 from holdfast.kernel.debris import Debris, Leftover
 from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
+from holdfast.stores.files.store import FilesStore
 from tests.unit.agent_world import LEASE_S, STORES, World, agent_database, world_of
 
 __all__ = ["agent_database"]
@@ -37,35 +37,21 @@ def reasons(items: Any) -> dict[str, str]:
 
 
 class Folders:
-    """The port `Debris` over real folders `live_agents/KEY/record.json`, as a store of files would serve it."""
+    """Real folders `live_agents/KEY/record.json`, and the files store's word on them, but for those that are stuck."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "live_agents"
-        self.root.mkdir()
+        self.root.mkdir(parents=True)
         self.stuck: set[str] = set()
+        self.store = FilesStore(root, boot_id="boot-1", folders={"agents": "."})
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        found = []
-        for entry in sorted(os.scandir(self.root), key=lambda entry: entry.name):
-            status = entry.stat(follow_symlinks=False)
-            age_s = time.time() - status.st_mtime
-            if stat.S_ISLNK(status.st_mode):
-                found.append(Leftover(entry.name, "link", age_s))
-            elif not stat.S_IMODE(status.st_mode) & stat.S_IRUSR:
-                # Root may read it all the same, so the mode decides and not the attempt.
-                found.append(Leftover(entry.name, "unreadable", age_s))
-            elif not (self.root / entry.name / "record.json").exists():
-                found.append(Leftover(entry.name, "no_record", age_s))
-        return found
+        return self.store.leftovers(space)
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
         if key in self.stuck:
             raise StoreUnavailable(f"{key} cannot be removed", outcome="none")
-        folder = self.root / key
-        if (folder / "record.json").exists() or time.time() - folder.lstat().st_mtime < older_than_s:
-            return False
-        shutil.rmtree(folder)
-        return True
+        return self.store.remove_leftover(space, key, older_than_s=older_than_s)
 
     def add(self, key: str, *, age_s: float = 3600, record: bool = False) -> Path:
         folder = self.root / key
@@ -205,10 +191,11 @@ def test_a_gone_one_that_was_resumed_since_stays(world: World, monkeypatch: pyte
 
 
 @pytest.fixture
-def folders(world: World, tmp_path: Path) -> Folders:
-    made = Folders(tmp_path)
-    assert isinstance(made, Debris)
-    return made
+def folders(tmp_path: Path) -> Iterator[Folders]:
+    made = Folders(tmp_path / "folders")
+    assert isinstance(made, Debris) and isinstance(made.store, Debris)
+    with closing(made.store):
+        yield made
 
 
 @pytest.fixture
@@ -267,7 +254,7 @@ def test_the_rule_for_folders(world: World, leftover: Leftover, why: W) -> None:
 # --- while others publish ---
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
 def test_no_live_record_is_lost_while_publishers_publish(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Publishers let leases run out and take them over again and again; a cleaner without any grace never gets a fresh one."""
     with world_of(kind, tmp_path, request) as world:

@@ -118,7 +118,7 @@ class Cabinet:
         try:
             found = self.disk.read(spot)
         except Unfit as error:
-            return Entry(None, error=damaged(space, key, str(error)))
+            return Entry(None, error=damaged(space, key, str(error), malformed=True))
         if found is None:
             return None
         entry = _entry(space, key, found.data)
@@ -224,7 +224,7 @@ def _entry(space: Space[R], key: str, data: bytes) -> Entry[R]:
     try:
         return Entry(parse(data))
     except ValueError as error:
-        return Entry(None, error=damaged(space, key, str(error)))
+        return Entry(None, error=damaged(space, key, str(error), malformed=True))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -41,7 +41,8 @@ class Entry(Generic[R]):
     def _decode(self, space: Space[R], key: str, wire: Wire[R]) -> None:
         try:
             if not isinstance(self.document, dict):
-                raise TypeError("it is not a JSON object")
+                self._error = damaged(space, key, "it is not a JSON object", malformed=True)
+                return
             self._record = wire.read(key, self.document)
         except Corrupt as error:
             self._error = error
@@ -113,11 +114,12 @@ class Pile(Generic[R]):
         return self._order
 
 
-def damaged(space: Space[Any], key: str, why: str) -> RecordInvalid:
-    """What to say of a record in a file that is none."""
+def damaged(space: Space[Any], key: str, why: str, *, malformed: bool = False) -> RecordInvalid:
+    """What to say of a record in a file that is none; `malformed` is what is not even a JSON object."""
     return RecordInvalid(
         f"{space.name}/{key} is damaged ({why}): mend its file, or take it out with `holdfast store remove {space.name} {key}`",
         space=space.name,
         key=key,
         why=why,
+        malformed=malformed,
     )

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.debris import Leftover
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.files import bringing, redo
+from holdfast.stores.files import bringing, debris, redo
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
@@ -179,6 +180,14 @@ class FilesStore:
 
         deadline = time.monotonic() + timeout_s
         return self._latch.run(in_turn, timeout_s, sleepy=True)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:
+        """What lies among the folders of a space and is no record; see kernel/debris.py."""
+        return debris.leftovers(self.cabinet, space)
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
+        """Remove such a thing, if it is still one; see kernel/debris.py."""
+        return self.alone(lambda: debris.remove(self.cabinet, space, key, older_than_s=older_than_s), TRANSACT_TIMEOUT_S)
 
     def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
         """The files and the part of the inner store that belong to another namespace; the caller closes the latter."""
