@@ -148,6 +148,16 @@ def test_a_session_root_of_the_users_own_stays(bench: AgentBench) -> None:
     assert bench.hf.agents.list_agents() == []
 
 
+def test_whoever_is_refused_leaves_the_manifest_of_the_other_alone(bench: AgentBench) -> None:
+    process, _ = bench.hold("gpu", "--session-root", "root")
+    path = bench.folder / "root" / "manifest.json"
+    before = path.read_bytes()
+    assert bench("agents", "run", "gpu", "--session-root", "root", "--", "true").status == 4
+    assert bench("agents", "start", "gpu", "--session-root", "root", "--", "true").status == 4
+    assert path.read_bytes() == before
+    assert end(process)[0] == 0
+
+
 # --- start ---
 
 

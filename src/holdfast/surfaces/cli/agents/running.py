@@ -12,6 +12,7 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents.keeping import Keeping
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
+from holdfast.kernel.holder import Holder
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -89,15 +90,21 @@ def run(
 def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:
     with connected() as hf:
         launch = Launch(hf, wish)
+        holder = hf.processes.of(child.pid, os.path.basename(wish.command[0]))
         try:
-            launch.write_manifest()
-            holder = hf.processes.of(child.pid, os.path.basename(wish.command[0]))
             agent = launch.publish(holder, take_over=wish.take_over)
+        except Interrupted:
+            _withdraw(hf, launch.agent_id, holder)
+            raise
+        try:
+            # Not before it is known whose it is: in a folder that the user named, this replaces the last one's.
+            launch.write_manifest()
             if as_json:
                 click.echo(to_json(agent), err=True)
             return _kept(hf, agent, launch, child, passing, wish.lease_s, on_lost)
         finally:
             passing.deliver = drop
+            _remove(hf, agent)
             launch.clear_away()
 
 
@@ -113,7 +120,6 @@ def _kept(
     finally:
         passing.deliver = drop
         keeping.close()
-        _remove(hf, agent)
     return status_of(LeaseLost("")).exit if losing.told else status
 
 
@@ -143,6 +149,14 @@ def _remove(hf: Holdfast, agent: Agent) -> None:
     except HoldfastError as error:
         # The command has ended, and what came of it must not be hidden by this.
         remark(f"{error.message}. The record ends with its lease, or when the next one finds its process dead")
+
+
+def _withdraw(hf: Holdfast, agent_id: str, holder: Holder) -> None:
+    """Take out what may have been published just before a signal ended it; its process never becomes the command."""
+    with suppress(HoldfastError):
+        agent = hf.agents.get(agent_id)
+        if agent.holder == holder:
+            hf.agents.remove(agent_id, agent.generation_id, token=agent.token)
 
 
 def _environment(agent: Agent, launch: Launch) -> dict[str, str]:
