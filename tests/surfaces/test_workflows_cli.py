@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -309,6 +310,28 @@ def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Benc
     assert bench("swap", "reconcile").out == "no swap is under way\n"
     assert bench("swap", "to", "qwen", "--", "true").status == 0
     assert bench.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+def test_waiting_uses_no_cpu(bench: Bench) -> None:
+    process, _ = bench.run("train", "qwen")
+    waits = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
+    remark(waits)
+    second = bench.begin("workflows", "run", "b", "--recipe", "qwen", "-w", "30", "--", "true")
+    remark(second)
+    before = [cpu_s(one.pid) for one in (waits, second)]
+    assert select.select([waits.stdout, second.stdout, waits.stderr, second.stderr], [], [], 3)[0] == []
+    # A look every two seconds is a few milliseconds; a poll every hundredth would be a hundred.
+    used = [cpu_s(one.pid) - began for one, began in zip((waits, second), before, strict=True)]
+    assert max(used) <= 0.05
+    assert end(process)[0] == 0
+    assert end(waits)[:2] == (0, "loaded\n")
+    assert end(second)[0] == 0
+
+
+def cpu_s(pid: int) -> float:
+    """The time that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_what_a_table_shows_on_a_terminal(bench: Bench, sleeper: int) -> None:

@@ -1,8 +1,10 @@
 """Workflows: who may register while a swap is under way, who is swept, and whose word counts. On every store."""
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from holdfast.domains.workflows.record import TRANSITIONS, moved
 from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS, topic_of
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import (
+    Corrupt,
     EAgain,
     Fenced,
     Held,
@@ -20,8 +23,11 @@ from holdfast.kernel.errors import (
     InvalidValue,
     LeaseLost,
     NotFound,
+    RecordInvalid,
 )
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import Store, Tx
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.unit.test_locks import PATIENCE_S, Machine
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
 
@@ -363,6 +369,40 @@ def test_the_request_to_yield_moves_only_as_the_table_says() -> None:
             else:
                 with pytest.raises(ImpossibleTransition):
                     moved(workflow, after)
+
+
+def test_a_damaged_record_hides_no_other_and_is_not_swapped_under(world: World) -> None:
+    world.workflows.register("a", "llama")
+    world.workflows.register("b", "llama")
+    damage(world.real_store, "workflows", "a", b'{"name": "a"')
+    damaged: list[Corrupt] = []
+    assert [workflow.name for workflow in world.workflows.list_workflows(damaged=damaged)] == ["b"]
+    assert [error.fields["key"] for error in damaged] == ["a"]
+    with pytest.raises(RecordInvalid):
+        world.workflows.list_workflows()
+    assert world.workflows.get("b").recipe == "llama"
+    assert world.workflows.register("c", "llama").workflow.name == "c"
+    with pytest.raises(RecordInvalid, match="holdfast store remove workflows a"):
+        world.workflows.swap("llama", timeout_s=0).__enter__()
+    assert world.store.get(SWAP_MARKER, ONLY) is None and not world.lock.is_held()
+
+
+def damage(store: Store, space: str, key: str, data: bytes) -> None:
+    """Spoil a record as no program of ours would."""
+    if isinstance(store, MemoryStore):
+        shelf = store._world.shelves[space]
+        shelf[key] = shelf[key]._replace(data=data)  # type: ignore[index]
+    elif isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute(f"UPDATE s_{space} SET value = ? WHERE key = ?", (data, key))
+    else:
+        # Here, so that the other stores' tests need no driver.
+        from holdfast.stores.postgres.connections import Deadline
+
+        store._connections.persist(  # type: ignore[attr-defined]
+            lambda raw: raw.execute(f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s", (data.decode(), key)),
+            Deadline.after(PATIENCE_S),
+        )
 
 
 def test_a_look_changes_nothing_where_there_is_nothing_to_sweep(world: World) -> None:

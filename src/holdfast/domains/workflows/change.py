@@ -14,7 +14,7 @@ from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.lease import reclaimable
-from holdfast.kernel.store import ReadTx, Tx
+from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.primitives.journal import Journal
 
 Verdicts = Mapping[Holder, Liveness]
@@ -28,9 +28,9 @@ def gone(workflow: Workflow, verdicts: Verdicts, now: datetime) -> bool:
     return reclaimable(workflow.lease, verdicts.get(workflow.owner, Liveness.ALIVE), now)
 
 
-def workflows_in(tx: ReadTx) -> list[Workflow]:
-    """All of them, by name."""
-    return [row.record for row in tx.range(WORKFLOWS)]
+def workflows_in(tx: ReadTx, damaged: Damage) -> list[Workflow]:
+    """All of them, by name, but for damaged ones, which are told of."""
+    return [row.record for row in tx.range(WORKFLOWS, damaged=damaged)]
 
 
 def marker_in(tx: ReadTx) -> SwapMarker | None:
@@ -48,12 +48,14 @@ def current_in(tx: ReadTx) -> CurrentRecipe | None:
 class Change:
     """A transaction over the workflows, of whom all that are left live, and whose marker is a live swap's.
 
-    `spare` is the token of a workflow that is there to the end of this change, since it tells of its own end. `swept` and
-    `orphan` are what was taken out for that. `cleared` and `asked` are the workflows whose signal files are to go
-    or to come once it is committed.
+    `spare` is name and token of a workflow that is there to the end of this change, since it tells of its own end. `damaged`
+    are records of workflows that cannot be read: nobody can say whether those live. `swept` and `orphan` are what was taken
+    out at the beginning. `cleared` and `asked` are the workflows whose signal files are to go or to come once it is committed.
     """
 
-    def __init__(self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock, *, spare: int | None = None) -> None:
+    def __init__(
+        self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock, *, spare: tuple[str, int] | None = None
+    ) -> None:
         self.tx = tx
         self.revision = tx.revision
         self._journal = journal
@@ -61,10 +63,11 @@ class Change:
         self.asked: list[Workflow] = []
         self.swept: list[Workflow] = []
         self.orphan: SwapMarker | None = None
-        self.workflows = {workflow.name: workflow for workflow in workflows_in(tx)}
+        self.damaged: Damage = []
+        self.workflows = {workflow.name: workflow for workflow in workflows_in(tx, self.damaged)}
         self.marker = marker_in(tx)
         for workflow in list(self.workflows.values()):
-            if workflow.token != spare and gone(workflow, verdicts, tx.now):
+            if (workflow.name, workflow.token) != spare and gone(workflow, verdicts, tx.now):
                 self._sweep(workflow, verdicts)
         if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock):
             self._clear_orphan(self.marker, verdicts)

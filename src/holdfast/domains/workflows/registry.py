@@ -21,7 +21,7 @@ from holdfast.kernel.errors import EAgain, InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_label
-from holdfast.kernel.store import Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal
 
 
@@ -146,18 +146,19 @@ class Workflows:
             change.leave(workflow)
             return workflow
 
-        return self._room.change(body, spare=token)
+        return self._room.change(body, spare=(name, token))
 
     def get(self, name: str) -> Workflow:
         """A workflow that lives. Raises NotFound."""
-        found = {workflow.name: workflow for workflow in self.list_workflows()}
+        found = {workflow.name: workflow for workflow in self.list_workflows(damaged=[])}
         if check_id(name, "workflow") not in found:
             raise refusing.no_such(name)
         return found[name]
 
-    def list_workflows(self) -> list[Workflow]:
-        """The workflows that live, by name. Sweeps the others, and clears the marker of a dead swap."""
-        return self.swap_status().workflows
+    def list_workflows(self, *, damaged: Damage | None = None) -> list[Workflow]:
+        """The workflows that live, by name. Sweeps the others, and clears the marker of a dead swap. A damaged record raises,
+        unless `damaged` is a list to tell of it in."""
+        return self.swap_status(damaged=damaged).workflows
 
     def sweep(self) -> list[Workflow]:
         """Take out every workflow whose owner is dead or whose time has passed, and return them."""
@@ -207,7 +208,7 @@ class Workflows:
             change.settle(workflow)
             return change.workflows[name]
 
-        return self._room.change(body, spare=token)
+        return self._room.change(body, spare=(name, token))
 
     def running(
         self,
@@ -274,9 +275,13 @@ class Workflows:
             return Reconciled(None, None)
         return self._room.change(lambda change: Reconciled(change.marker, change.orphan))
 
-    def swap_status(self) -> SwapStatus:
-        """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles the marker."""
+    def swap_status(self, *, damaged: Damage | None = None) -> SwapStatus:
+        """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles the marker. For `damaged`
+        see `list_workflows`."""
         sight = self._room.look()
+        if sight.damaged and damaged is None:
+            raise sight.damaged[0]
+        (damaged if damaged is not None else []).extend(sight.damaged)
         if self._room.settled(sight):
             return SwapStatus(sight.current, None, sight.workflows)
         return self._room.change(

@@ -16,7 +16,7 @@ from holdfast.domains.workflows.swap_log import Mirror
 from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import ReadTx, Store, Tx
+from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class Sight(NamedTuple):
     current: CurrentRecipe | None
     now: datetime
     verdicts: Verdicts
+    damaged: Damage
 
     def clean(self) -> bool:
         """Is there nothing to sweep, and no marker to ask about?"""
@@ -71,23 +72,25 @@ class Room:
 
     def look(self) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
+        damaged: Damage = []
 
         def body(tx: ReadTx) -> tuple[list[Workflow], SwapMarker | None, CurrentRecipe | None, datetime]:
-            return workflows_in(tx), marker_in(tx), current_in(tx), tx.now
+            damaged.clear()
+            return workflows_in(tx, damaged), marker_in(tx), current_in(tx), tx.now
 
         workflows, marker, current, now = self.store.read(body, scope=SCOPE)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
-        return Sight(workflows, marker, current, now, self.verdicts_on(holders))
+        return Sight(workflows, marker, current, now, self.verdicts_on(holders), damaged)
 
     def settled(self, sight: Sight) -> bool:
         """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""
         return sight.clean() and not any(self.signals.given(path) for _, path in _unasked(sight.workflows))
 
-    def change(self, body: Callable[[Change], T], *, spare: int | None = None) -> T:
+    def change(self, body: Callable[[Change], T], *, spare: tuple[str, int] | None = None) -> T:
         """Sweep, reconcile, and then do what the body does, in one transaction; and after it see to the signal files.
 
         What the body raises of Refused and Lost comes through, and what was swept before it stays swept: so a body decides
-        before it changes anything. The workflow with the token `spare` is not swept.
+        before it changes anything. The workflow with name and token `spare` is not swept.
         """
         verdicts = self.look().verdicts
         begun: list[Change] = []

@@ -151,6 +151,9 @@ class Swap:
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
         """Ask those to yield who may, and note who has not in time; return all that are in the way."""
         self._mine(change)
+        if change.damaged:
+            # It may be work that runs, and nobody swaps under that by guessing.
+            raise change.damaged[0]
         conflicts = _conflicts(change, self.recipe)
         if self._policy is Policy.REFUSE and not all(workflow.preemptible for workflow in conflicts):
             # It will be refused, so nobody is disturbed for it.

@@ -16,7 +16,7 @@ from holdfast.kernel import clock
 from holdfast.kernel.codec import Record
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, OneFile, Wire
-from holdfast.kernel.limits import WORKFLOW_TTL_S
+from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
 
 R = TypeVar("R", bound=Record)
 
@@ -56,13 +56,16 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     if rest.pop("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
     started_at = _instant(rest.pop("started_at"))
+    ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
+    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
+        raise ValueError(f"a time to live of {ttl_s} s is not possible")
     return Workflow(
         name=key,
         recipe=_text(rest.pop("recipe")),
         owner=_holder("owner", rest),
         started_at=started_at,
         last_renewed_at=_instant(rest.pop("last_renewed_at", None) or clock.render(started_at)),
-        ttl_seconds=float(rest.pop("ttl_seconds", WORKFLOW_TTL_S)),
+        ttl_seconds=ttl_s,
         preemptible=bool(rest.pop("preemptible", False)),
         preempt_signal_path=rest.pop("preempt_signal_path", None),
         token=int(rest.pop("token", 0)),

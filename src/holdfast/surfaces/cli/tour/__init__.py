@@ -18,11 +18,13 @@ from holdfast.surfaces.cli.tour.jobs import jobs_chapter
 from holdfast.surfaces.cli.tour.locks import locks_chapter
 from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
 from holdfast.surfaces.cli.tour.store import store_chapter
+from holdfast.surfaces.cli.tour.workflows import workflows_chapter
 
 CHAPTERS: dict[str, Callable[[Stage], None]] = {
     "Jobs: whose turn it is, and whose word counts": jobs_chapter,
     "Agents: who is alive, and who may take over": agents_chapter,
     "Locks: who has it, and who is next": locks_chapter,
+    "Workflows: who needs the model, and when it may be swapped": workflows_chapter,
     "The store: what survives": store_chapter,
 }
 

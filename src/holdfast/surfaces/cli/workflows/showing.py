@@ -4,9 +4,11 @@ import click
 
 from holdfast.domains.workflows import Workflow
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import status_of
+from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
-from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.render import json_document, short_moment, table
 from holdfast.surfaces.cli.workflows.words import STATES
 
@@ -16,14 +18,18 @@ HEADINGS = ("workflow", "recipe", "state", "preemptible", "process", "ends", "to
 @click.command("list")
 @json_option
 @store_options
-def list_(as_json: bool) -> None:
-    """List the workflows that live. Sweeps those that do not."""
+def list_(as_json: bool) -> int:
+    """List the workflows that live. Sweeps those that do not; exit 7 if there are damaged ones, which are told on stderr."""
+    damaged: Damage = []
     with connected(create=False) as hf:
-        found = hf.workflows.list_workflows()
+        found = hf.workflows.list_workflows(damaged=damaged)
     if as_json:
         json_document(found)
     else:
         show(found)
+    for error in damaged:
+        remark(error.message)
+    return status_of(damaged[0]).exit if damaged else 0
 
 
 @click.command()

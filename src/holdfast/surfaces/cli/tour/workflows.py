@@ -1,0 +1,57 @@
+"""The workflows chapter."""
+
+import os
+import signal
+import subprocess
+
+from holdfast.kernel.errors import EAgain
+from holdfast.surfaces.cli.tour.stage import Stage
+
+_TUNING = 'echo $$; until [ -e "$HOLDFAST_PREEMPT_FILE" ]; do sleep 0.1; done'
+_LOADING = "echo $$; exec sleep 60"
+
+
+def workflows_chapter(stage: Stage) -> None:
+    """A swap that waits for work to yield; a swapper killed."""
+    _yielding(stage)
+    _kill(stage)
+
+
+def _yielding(stage: Stage) -> None:
+    stage.say("`holdfast workflows run tuning --recipe llama --preemptible` works; somebody wants qwen loaded on the same GPU")
+    tuning = _begun(stage, "workflows", "run", "tuning", "--recipe", "llama", "--preemptible", "--", "sh", "-c", _TUNING)
+    status, _ = stage.outcome(stage.start("swap", "to", "qwen", "--", "true"))
+    current = stage.hf.workflows.swap_status().current
+    stage.holds(
+        status == 0 and current is not None and current.recipe == "qwen",
+        "`holdfast swap to qwen` asked it to yield, slept until it had, and loaded",
+    )
+    yielded, _ = stage.outcome(tuning)
+    stage.holds(yielded == 0, "the work ended by itself, at a moment of its own choice; nobody killed it")
+
+
+def _kill(stage: Stage) -> None:
+    stage.say("`holdfast swap to mixtral` loads, and is killed with -9 in the middle")
+    swap = _begun(stage, "swap", "to", "mixtral", "--", "sh", "-c", _LOADING)
+    refused = False
+    try:
+        stage.hf.workflows.register("nightly", "qwen")
+    except EAgain:
+        refused = True
+    stage.holds(refused, "until then nothing could begin with another recipe")
+    swap.send_signal(signal.SIGKILL)
+    swap.wait()
+    registered = stage.hf.workflows.register("nightly", "qwen")
+    stage.holds(not registered.swap_needed, "the next one who looked cleared what it left; qwen is still what is loaded")
+    orphans = [event for event in stage.hf.workflows.swap_log() if event.event == "orphan_marker_cleared"]
+    stage.holds(len(orphans) == 1, "the swap log tells of it, once (`holdfast swap log`)")
+    stage.hf.workflows.release("nightly", registered.workflow.token)
+    # What it was loading with was sent SIGTERM by the kernel; its end closes the pipe.
+    stage.outcome(swap)
+
+
+def _begun(stage: Stage, *words: str) -> "subprocess.Popen[str]":
+    """A command of ours, once the command under it runs."""
+    process = stage.start(*words)
+    os.kill(int(stage.line(process)), 0)
+    return process
