@@ -14,7 +14,7 @@ from holdfast.domains.jobs import JobStatus
 pytestmark = pytest.mark.slow
 
 WORKERS = 8
-JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "400"))
+JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "200"))
 """The whole of it is 10,000: some minutes here."""
 LABELS = ("tmux:a", "tmux:b")
 
