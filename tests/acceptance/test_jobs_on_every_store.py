@@ -14,7 +14,7 @@ from holdfast.domains.jobs import JobStatus
 pytestmark = pytest.mark.slow
 
 WORKERS = 8
-JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "400"))
+JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "200"))
 """The whole of it is 10,000: some minutes here."""
 LABELS = ("tmux:a", "tmux:b")
 
@@ -106,3 +106,13 @@ def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:
     assert command("jobs", "status", "--job", job_id, "--set", "completed", "--token", token).status == 4
     assert command("jobs", "get", "--job", "nosuch").status == 1
     assert len(command("log", "--json").out.splitlines()) == 3
+    assert command("jobs", "watch", job_id).status == 1
+    nobody = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "9", "DELEGATE_JOB_LOGS_DIR": str(tmp_path / "logs")}
+    command.environment.update(nobody)
+    second = command("jobs", "register", "--prompt", "y", "--agent-session", "s").out.strip()
+    watcher = command.start("jobs", "watch", second, "--timeout", "60")
+    ran = command("jobs", "run", "--agent-session", "s", "--once", "--", "echo", "fine")
+    assert (ran.status, ran.out) == (0, "fine\n")
+    said, _ = watcher.communicate(timeout=60)
+    assert (watcher.returncode, said.splitlines()[-1]) == (0, f"{second} is completed: fine")
+    assert command("jobs", "logs", second, "--json").out.count("\n") == 5

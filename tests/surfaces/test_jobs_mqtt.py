@@ -134,21 +134,21 @@ def test_no_secret_is_in_any_file_line_or_output(tmp_path: Path) -> None:
         assert all(path.stat().st_mode & 0o077 == 0 for path in holders)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"MQTT_PASSWORD": "wrong"}, {"MQTT_CA_CERTS": ""}, {"MQTT_TLS": "0"}, {"MQTT_CA_CERTS": "/no"}]
-)
-def test_a_broker_that_does_not_let_us_in_is_one_clear_error(tmp_path: Path, wrong: dict[str, str]) -> None:
+def test_a_broker_that_does_not_let_us_in_is_one_clear_error(tmp_path: Path) -> None:
     with running(tmp_path / "broker", secured=True) as broker:
         holdfast = command_line(tmp_path, broker)
         job_id = register(holdfast)
-        holdfast.environment.update(wrong)
-        ran = holdfast("jobs", "publish", job_id, "started")
-        assert (ran.status, ran.out) == (6, "1\n")
-        assert ran.err.startswith(f"holdfast: event 1 of job {job_id} is kept and not sent yet: the message broker localhost:")
-        assert ran.err.count("\n") == 1
-        assert PASSWORD not in ran.err
+        wrongs = ({"MQTT_PASSWORD": "wrong"}, {"MQTT_CA_CERTS": ""}, {"MQTT_CA_CERTS": "/no"}, {"MQTT_TLS": "0"})
+        for number, wrong in enumerate(wrongs, 1):
+            holdfast.environment.update({**broker.environment, **wrong})
+            ran = holdfast("jobs", "publish", job_id, "started")
+            assert (ran.status, ran.out) == (6, f"{number}\n"), (wrong, ran)
+            kept = f"holdfast: event {number} of job {job_id} is kept and not sent yet: the message broker localhost:"
+            assert ran.err.startswith(kept)
+            assert ran.err.count("\n") == 1
+            assert PASSWORD not in ran.err
         holdfast.environment.update(broker.environment)
-        assert holdfast("jobs", "publish", "--unsent") == (0, "1 events sent\n", "")
+        assert holdfast("jobs", "publish", "--unsent") == (0, "4 events sent\n", "")
 
 
 def test_events_of_an_outage_are_sent_later_in_order(plain: Broker, tmp_path: Path) -> None:

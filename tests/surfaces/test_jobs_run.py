@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,27 @@ def test_a_job_picked_for_a_process_is_pending_when_that_dies(holdfast: CommandL
     sleeper.kill()
     sleeper.wait()
     assert holdfast("jobs", "pick", "--agent-session", LABEL).out == f"{job_id}\n"
+
+
+def test_a_damaged_job_is_one_clear_error_and_holds_up_no_other(holdfast: CommandLine) -> None:
+    damaged, sound = register(holdfast), register(holdfast)
+    raw = sqlite3.connect(holdfast.folder / "state" / "store.sqlite")
+    with raw:
+        raw.execute("UPDATE s_jobs SET value = '{\"half\"' WHERE key = ?", (damaged,))
+    raw.close()
+    for words in (
+        ["get", "--job", damaged],
+        ["status", "--job", damaged, "--set", "cancelled"],
+        ["cancel", "--job", damaged],
+        ["publish", damaged, "started"],
+        ["watch", damaged],
+    ):
+        ran = holdfast("jobs", *words)
+        assert (ran.status, ran.out) == (7, ""), (words, ran)
+        assert f"holdfast store remove jobs {damaged}" in ran.err
+        assert "Traceback" not in ran.err
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "-q", "--", "sh", "-c", "echo $HOLDFAST_JOB_ID")
+    assert (ran.status, ran.out) == (0, f"{sound}\n")
 
 
 def test_the_module_is_the_same_program(holdfast: CommandLine) -> None:

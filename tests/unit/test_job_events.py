@@ -118,6 +118,23 @@ def test_events_wait_until_they_are_sent_and_are_sent_in_order(world: World) -> 
     world.events.sent([])
 
 
+def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
+    job = world.running()
+    world.jobs.register_job("next", agent="a", agent_session="s")
+    also = world.events.with_step(EventKind.COMPLETED, detail="done", data={"files": 2})
+    with pytest.raises(Fenced):
+        world.jobs.finish_and_pick(job.job_id, "completed", token=1, also=also)
+    assert world.events.unsent() == []
+    done, picked = world.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0, also=also)
+    assert (done.last_seq, done.status) == (1, JobStatus.COMPLETED)
+    assert picked is not None
+    assert [(one.event.event, one.event.detail) for one in world.events.unsent()] == [(EventKind.COMPLETED, "done")]
+    [event] = world.events.of_job(job.job_id)
+    assert world.events.receive(to_json(event)).event == event
+    failed = world.events.with_step(EventKind.ERROR, detail="no")
+    assert world.jobs.update_status(picked.job_id, "error", token=picked.token, also=failed).last_seq == 1
+
+
 def test_only_so_many_events_of_a_job_are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.domains.jobs import telling
 

@@ -135,7 +135,10 @@ class Subscriber:
             pause_s = min(2 * pause_s, BROKER_BACKOFF_MAX_S)
 
     def _on_connect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        if reason.is_failure:
+        if self._closing.is_set():
+            # Told to close while it was connecting, when there was nothing to disconnect yet.
+            self._client.disconnect()
+        elif reason.is_failure:
             self._tell(f"it refuses: {reason}")
         else:
             self._asked.clear()
