@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.translate import NoAnswer, closed, out_of_time, passing, translated, unreachable
+from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated, unreachable
 
 T = TypeVar("T")
 
@@ -33,6 +33,9 @@ _GRACE_S = 0.25
 _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.25
 _IDLE_S_MAX = 300.0
+_RECONNECT_S = 1.0
+"""How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
+
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -61,6 +64,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that stops waiting for a server that says nothing."""
 
     patience_until: float = math.inf
+    life: int = 0
+    """The life of the server (life.py) that this connection is in."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepared: dict[str, str] = {}
+        """The statements that this session has prepared (messages.py), by their names."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)
@@ -83,8 +93,10 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
 class Connections:
     """The connections of one store in this process."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, join: Callable[[Connection], None]) -> None:
+        """`join` is told of each connection before it is used."""
         self.address = address
+        self._join = join
         self.clock = ServerClock()
         self._begin_process()
 
@@ -106,7 +118,7 @@ class Connections:
 
     def persist(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
         """Do the work on a connection, and again when it was lost before it could take effect."""
-        pause_s = _PAUSE_S
+        pause_s, losses = _PAUSE_S, 0
         while True:
             try:
                 with self._lent(deadline) as raw:
@@ -117,6 +129,10 @@ class Connections:
             except psycopg.Error as error:
                 if not passing(error) or deadline.passed():
                     raise translated(self.address, error) from None
+                losses += lost(error)
+                if 0 < losses <= CONNECTIONS_MAX:
+                    # All that were idle when the server went are lost, and each is found so but once.
+                    continue
             # A pause that grows, so that a server that comes back is not run over.
             time.sleep(min(pause_s, deadline.left_s()))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -149,12 +165,7 @@ class Connections:
     @contextmanager
     def _lent(self, deadline: Deadline) -> Iterator[Connection]:
         pool = self._opened()
-        try:
-            raw = pool.getconn(deadline.left_s())
-        except PoolTimeout:
-            failures = pool.get_stats().get("connections_errors", 0)
-            known, self._failures = self._failures, failures
-            raise (unreachable(self.address, "no connection") if failures > known else out_of_time()) from None
+        raw = self._from(pool, deadline)
         raw.patience_until = deadline.at + _GRACE_S
         try:
             yield raw
@@ -162,6 +173,18 @@ class Connections:
             _settle(raw)
             raw.patience_until = math.inf
             pool.putconn(raw)
+
+    def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
+        """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
+        while True:
+            try:
+                return pool.getconn(min(deadline.left_s(), _RECONNECT_S))
+            except PoolTimeout:
+                if not deadline.passed():
+                    continue
+            failures = pool.get_stats().get("connections_errors", 0)
+            known, self._failures = self._failures, failures
+            raise unreachable(self.address, "no connection") if failures > known else out_of_time()
 
     def _opened(self) -> ConnectionPool[Connection]:
         if self._closed:
@@ -176,14 +199,20 @@ class Connections:
         return ConnectionPool(
             self.address.conninfo,
             connection_class=Connection,
-            kwargs={"autocommit": True},
-            configure=self._open_ones.add,
+            # The driver's own way of preparing would at times make the session forget what messages.py has prepared.
+            kwargs={"autocommit": True, "prepare_threshold": None},
+            configure=self._configure,
             min_size=1,
             max_size=CONNECTIONS_MAX,
             max_idle=_IDLE_S_MAX,
+            reconnect_timeout=_RECONNECT_S,
             num_workers=2,
             open=True,
         )
+
+    def _configure(self, raw: Connection) -> None:
+        self._open_ones.add(raw)
+        self._join(raw)
 
 
 def _settle(raw: Connection) -> None:

@@ -18,6 +18,9 @@ STRIPES = 1024
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The server's clock, in microseconds: as a number it does not depend on the session's DateStyle and time zone."""
 
+COMMIT = "SET LOCAL statement_timeout = 0; COMMIT"
+"""A time limit that ends the wait for a standby makes a commit look confirmed that is not; the client's own limit does not."""
+
 
 @lru_cache(maxsize=4096)
 def space_key(namespace: str, space: str) -> int:
@@ -34,6 +37,12 @@ def stripe_key(namespace: str, space: str, key: str) -> int:
 def migration_key() -> int:
     """The lock under which tables are made and changed."""
     return _number("migration")
+
+
+@lru_cache(maxsize=256)
+def listeners_key(namespace: str) -> int:
+    """The lock that everyone who listens shares."""
+    return _number("listeners", namespace)
 
 
 def exclusive(keys: Iterable[int]) -> str:

@@ -12,10 +12,11 @@ from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx, spaces_of
-from holdfast.stores.postgres import attempt, hotpath, journal, latches, schema
+from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.listening import Listening
+from holdfast.stores.postgres.messages import Messages
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
 from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
@@ -45,7 +46,7 @@ class PostgresStore:
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
-        self._connections = Connections(Address(url))
+        self._connections = Connections(Address(url), life.join)
         self._listening = Listening(self._connections, namespace)
         self._declared: set[Space[Any]] = set()
         self._closed = False
@@ -89,9 +90,14 @@ class PostgresStore:
         self._declare([space], deadline)
         if not storable(key):
             return None
-        sql = table_of(space, schema.DIALECT).get.encode()
-        found = self._connections.persist(lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), deadline)
-        return None if found is None else Row(key, space.decode(key, found[0]), found[1])
+        sql = table_of(space, schema.DIALECT).get
+
+        def look(raw: Connection) -> list[tuple[Any, ...]]:
+            messages = Messages(raw)
+            return messages.exchange([messages.bound(sql, (self.namespace, key))])[0].rows
+
+        found = self._connections.persist(look, deadline)
+        return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         check_keys([key for key, _ in items], distinct=True)
@@ -113,7 +119,7 @@ class PostgresStore:
         return self._listening.listen(topics)
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
-        place = places_of(cursor, 2)
+        place = places_of(cursor, 3)
         return self._connections.persist(
             lambda raw: journal.read(raw, self.namespace, place, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
         )
