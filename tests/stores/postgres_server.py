@@ -76,6 +76,13 @@ class Server:
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
 
+    def crash(self) -> None:
+        """End it without a word: what it had not written is lost, and it recovers when it is started again."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_START_TIMEOUT_S)
+            self._process = None
+
     def database(self) -> str:
         """Make a new, empty database and return its URL."""
         name = f"test_{os.getpid()}_{next(_numbers)}"

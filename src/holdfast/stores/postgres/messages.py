@@ -51,12 +51,14 @@ class Messages:
 
     def exchange(self, statements: Sequence[str]) -> list[Answer]:
         """Send statements in one message, and return the answers to them. Raises the driver's errors."""
-        first = [text for _, text in self._preparing.values()]
-        answers = _exchange(self._raw, "; ".join([*first, *statements]))
+        preparing = [text for _, text in self._preparing.values()]
+        # A transaction says how it is isolated before anything else is said.
+        at = 1 if preparing and statements[0].startswith("BEGIN") else 0
+        answers = _exchange(self._raw, "; ".join([*statements[:at], *preparing, *statements[at:]]))
         # Known by their names only now: had something before them failed, they would not have been prepared.
         self._raw.prepared.update({sql: name for sql, (name, _) in self._preparing.items()})
         self._preparing = {}
-        return answers[len(first) :]
+        return [*answers[:at], *answers[at + len(preparing) :]]
 
     def _prepare(self, sql: str, parameters: int) -> str:
         if sql not in self._preparing:
