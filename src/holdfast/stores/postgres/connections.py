@@ -5,6 +5,7 @@ Work that was lost with its connection before anything was committed runs again 
 
 import contextlib
 import ctypes
+import logging
 import math
 import os
 import threading
@@ -37,6 +38,10 @@ _RECONNECT_S = 1.0
 """How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
 
 _CLOSE_TIMEOUT_S = 5.0
+
+
+# Every outage is told by our own errors; what the pool says of each connection is for those who ask for a log.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Deadline(NamedTuple):
