@@ -13,7 +13,6 @@ before anything else is done over its connection.
 from datetime import datetime
 
 from holdfast.kernel import token
-from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.connections import Connection
 
@@ -29,8 +28,7 @@ def join(raw: Connection) -> None:
 
     Raises StoreUnavailable for a standby, which cannot tell.
     """
-    if raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]:
-        raise StoreUnavailable("the server is a standby: give the URL of the primary", outcome="none")
+    schema.refuse_standby(raw)
     raw.life = _found(raw) or _begin(raw)
 
 

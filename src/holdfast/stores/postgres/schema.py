@@ -125,7 +125,19 @@ def _reindex(raw: Connection, space: Space[Any]) -> None:
     raw.cursor().executemany(f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed)
 
 
+def refuse_standby(raw: Connection) -> None:
+    """Raise StoreUnavailable if the server is a standby."""
+    says = raw.info.parameter_status("in_hot_standby")
+    # Before version 14 it had to be asked.
+    if says == "on" or (says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]):
+        raise StoreUnavailable(
+            "the server is a standby, which only reads: give the URL of the primary, or of all with a comma between the hosts",
+            outcome="none",
+        )
+
+
 def _refuse_unfit(raw: Connection) -> None:
+    refuse_standby(raw)
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnavailable(
