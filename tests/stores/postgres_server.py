@@ -58,7 +58,7 @@ class Server:
         command = [self.binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
         with log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
-        ready = [self.binaries / "pg_isready", "-q", "-h", self.folder]
+        ready = [self.binaries / "pg_isready", "-q", "-h", self.folder, "-p", self.settings.get("port", "5432")]
         for _ in range(_START_TIMEOUT_S * 20):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -75,6 +75,11 @@ class Server:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
+
+    def reload(self) -> None:
+        """Let it read its settings again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def crash(self) -> None:
         """End it without a word: what it had not written is lost, and it recovers when it is started again."""

@@ -40,6 +40,22 @@ _RECONNECT_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
 
 
+_LEFT_OPEN_S = 5.0
+"""How long the server keeps a transaction open in which nothing is said: less than others wait for its latches."""
+
+_VIGILANCE = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', false)"
+    for name, value in {
+        "idle_in_transaction_session_timeout": int(_LEFT_OPEN_S * 1000),
+        "tcp_keepalives_idle": 5,
+        "tcp_keepalives_interval": 2,
+        "tcp_keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    }.items()
+)
+"""What makes the server notice in seconds, and not in hours, that a client stands still or was cut off: what that one had
+latched would be latched for everybody."""
+
 # Every outage is told by our own errors; what the pool says of each connection is for those who ask for a log.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
@@ -116,9 +132,10 @@ class Connections:
         """A connection beside the pool, for the caller to close. Raises errors of the tree."""
         try:
             raw = Connection.connect(self.address.conninfo, autocommit=True)
+            self._open_ones.add(raw)
+            raw.execute(_VIGILANCE)
         except psycopg.Error as error:
             raise translated(self.address, error) from None
-        self._open_ones.add(raw)
         return raw
 
     def persist(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
@@ -217,6 +234,7 @@ class Connections:
 
     def _configure(self, raw: Connection) -> None:
         self._open_ones.add(raw)
+        raw.execute(_VIGILANCE)
         self._join(raw)
 
 
