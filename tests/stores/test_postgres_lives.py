@@ -41,7 +41,7 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 
 def life_of(store: PostgresStore) -> int:
-    return store._connections.persist(lambda raw: raw.life, Deadline.after(PATIENCE_S))
+    return store.connections.persist(lambda raw: raw.life, Deadline.after(PATIENCE_S))
 
 
 def subjects(store: PostgresStore, cursor: str = "") -> list[str]:
@@ -100,7 +100,7 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(store
             life.fate(raw, str(began - 1), raw.life - 1),
         ]
 
-    fates = store._connections.persist(look, Deadline.after(PATIENCE_S))
+    fates = store.connections.persist(look, Deadline.after(PATIENCE_S))
     assert fates == ["committed", "aborted", "aborted", "committed"]
 
 
@@ -124,7 +124,7 @@ def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(server: Server, s
         return attempt.Ended(len(runs), attempt.Doubt(xid, raw.life))
 
     before = store.get(THINGS, "sum")
-    assert attempt.certain(store._connections, run, Deadline.after(PATIENCE_S)) == (1 if flushed else 2)
+    assert attempt.certain(store.connections, run, Deadline.after(PATIENCE_S)) == (1 if flushed else 2)
     after = store.get(THINGS, "sum")
     assert before is not None and after is not None and after.revision == before.revision + 1
 

@@ -160,7 +160,7 @@ def test_a_statement_is_known_by_its_name_after_a_failure_too(store: PostgresSto
 
 def test_statements_beyond_the_bound_are_sent_as_text(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_PREPARED_MAX", 0)
-    with store._connections._lent(_soon()) as raw:
+    with store.connections._lent(_soon()) as raw:
         raw.prepared.clear()
     put(store, "it's 100%", Thing(owner="o'%s"))
     row = store.get(THINGS, "it's 100%")
