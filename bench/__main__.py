@@ -19,6 +19,7 @@ from bench import (
     rows_locks,
     rows_locks_crowd,
     rows_locks_killed,
+    rows_postgres,
     rows_read,
     rows_threads,
     rows_volatile,
@@ -34,6 +35,7 @@ _ROWS = (
     rows_volatile,
     rows_read,
     rows_threads,
+    rows_postgres,
     rows_cold,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}
