@@ -63,7 +63,7 @@ class Proxy:
             back.start()
             with contextlib.suppress(OSError):
                 while data := client.recv(65536):
-                    if self.lose and b"; COMMIT" in data and not self.lost:
+                    if self.lose and b"COMMIT" in data and not self.lost:
                         self.lost = 1
                         if self.lose == "before":
                             break

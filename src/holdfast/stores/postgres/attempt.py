@@ -51,6 +51,7 @@ def transact(
 ) -> T:
     """Run a body as one transaction."""
     stripes: set[int] = set()
+    scope = tuple(scope)
 
     def run(raw: Connection) -> Ended[T]:
         tx = PostgresTx(raw, namespace, scope, deadline, set(stripes), connections.clock)

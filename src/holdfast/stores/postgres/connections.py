@@ -19,6 +19,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated, unreachable
@@ -40,6 +41,9 @@ _RECONNECT_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
 
 
+WAIT_S = TRANSACT_TIMEOUT_S
+"""How long a session waits for a lock unless it is told otherwise."""
+
 _LEFT_OPEN_S = 5.0
 """How long the server keeps a transaction open in which nothing is said: less than others wait for its latches."""
 
@@ -47,6 +51,9 @@ _VIGILANCE = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)"
     for name, value in {
         "idle_in_transaction_session_timeout": int(_LEFT_OPEN_S * 1000),
+        "lock_timeout": int(WAIT_S * 1000),
+        # One that ends the wait for a standby makes a commit look confirmed that is not.
+        "statement_timeout": 0,
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
         "tcp_keepalives_count": 3,

@@ -63,7 +63,7 @@ def _changed(
 
 def _commit(raw: Connection) -> None:
     faults.reach("postgres.commit.before")
-    Messages(raw).exchange([latches.COMMIT])
+    Messages(raw).exchange(["COMMIT"])
     faults.reach("postgres.commit.after")
 
 

@@ -11,7 +11,7 @@ import psycopg
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx, spaces_of
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
@@ -19,7 +19,7 @@ from holdfast.stores.postgres.listening import Listening
 from holdfast.stores.postgres.messages import Messages
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
-from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
+from holdfast.stores.scoping import check_keys, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.waking import FdListener
 
@@ -65,17 +65,13 @@ class PostgresStore:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         deadline = Deadline.after(timeout_s)
-        spaces = spaces_of(scope)
-        same_residence(spaces)
-        self._declare(spaces, deadline)
+        self._declare(plan_of(tuple(scope)).spaces, deadline)
         return attempt.transact(self.connections, self.namespace, body, scope, deadline, durable)
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
         deadline = Deadline.after(TRANSACT_TIMEOUT_S)
-        spaces = spaces_of(scope)
-        same_residence(spaces)
+        spaces, names, _ = plan_of(tuple(scope))
         self._declare(spaces, deadline)
-        names = frozenset(space.name for space in spaces)
 
         def snapshot(raw: Connection) -> T:
             cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")

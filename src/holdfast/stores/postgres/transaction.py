@@ -16,14 +16,14 @@ import psycopg
 
 from holdfast.kernel import faults
 from holdfast.kernel.ordering import Parts
-from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row, Scope, spaces_of
+from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import notices
 from holdfast.stores.postgres.messages import Answer, Messages
-from holdfast.stores.scoping import check_entry, check_key, storable
+from holdfast.stores.scoping import check_entry, check_key, plan_of, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
 _APPEND = (
@@ -70,12 +70,17 @@ class PostgresTx(PostgresReadTx, SqlTx):
     """The server's name for the transaction, known before anything of it can be committed."""
 
     def __init__(
-        self, raw: Connection, namespace: str, scope: Scope, deadline: Deadline, stripes: set[int], clock: ServerClock
+        self,
+        raw: Connection,
+        namespace: str,
+        scope: tuple[Space[Any] | Rows, ...],
+        deadline: Deadline,
+        stripes: set[int],
+        clock: ServerClock,
     ) -> None:
-        whole = {space.name for space in scope if isinstance(space, Space)}
-        names = frozenset(space.name for space in spaces_of(scope))
+        names = plan_of(scope).names
         self._scope = scope
-        self._by_row = names - whole
+        self._by_row = names.difference(space.name for space in scope if isinstance(space, Space))
         self._deadline = deadline
         self._clock = clock
         self._begun = False
@@ -199,7 +204,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if no transaction is open behind it."""
         ending = []
         if self._wrote or self._revision:
-            ending.append(latches.COMMIT)
+            ending.append("COMMIT")
         elif self._begun:
             ending.append("ROLLBACK")
         else:
