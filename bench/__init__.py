@@ -3,6 +3,7 @@
 measure.py     workers, rounds, and what is kept of them
 machine.py     what the run was made on
 work.py        the work itself: Holdfast's way and the raw one, on the same rows
+work_postgres.py  the same on PostgreSQL
 locking.py     the locks of Holdfast and its peers, used in one way
 queueing.py    the queues of Holdfast and its peers, used in one way
 turns.py       processes that take turns at them

@@ -21,6 +21,7 @@ from bench import (
     rows_locks_crowd,
     rows_locks_killed,
     rows_network,
+    rows_postgres,
     rows_queue,
     rows_read,
     rows_threads,
@@ -40,6 +41,7 @@ _ROWS = (
     rows_read,
     rows_threads,
     rows_agents,
+    rows_postgres,
     rows_cold,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}

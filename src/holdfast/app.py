@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.adapters.procfs import Procfs
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreCorrupt
+from holdfast.kernel.errors import Held, InvalidName, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import FilesSettings, Settings
@@ -155,19 +155,40 @@ class Upkeep:
 
         Raises InvalidValue for what is no store's URL.
         """
-        return {"store": self._shown(), "namespace": self._settings.namespace}
+        facts = {"store": self._shown(), "namespace": self._settings.namespace}
+        return {**facts, **self._server_facts()} if self._is_postgres() else facts
 
     def check(self) -> list[str]:
         """What is wrong with the store, a line each."""
-        if self._kind() == "files":
-            from holdfast.stores.files import upkeep as files
+        with self._opened() as store:
+            found: list[str] = _upkeep_of(store).check(store, all_spaces())
+            return found
 
-            with self._files() as opened:
-                return files.check(opened, all_spaces())
-        from holdfast.stores.sqlite import upkeep
+    def copy(self, target: str) -> dict[str, int]:
+        """Copy everything in the store to a new one, with its tokens, journal and eras; return how many records of each space
+        there are.
 
-        with self._sqlite() as store:
-            return upkeep.check(store, all_spaces())
+        Raises Held while locks are held or waited for: a lock is not copied. For the rest see `holdfast.stores.copying`.
+        """
+        from holdfast.primitives.locks.lasting import LASTING_GRANTS
+        from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+        from holdfast.stores.copying import copy
+
+        def refuse(counts: Mapping[str, int]) -> None:
+            if held := sum(counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)):
+                raise Held(f"{held} locks are held or waited for: copy when nobody works (`holdfast locks list`)", locks=held)
+
+        with self._opened() as store:
+            return copy(store, target, all_spaces(), boot_id=Procfs().boot_id(), refuse=refuse)
+
+    def begin_era(self) -> int:
+        """Go on with tokens of a new era, and return it: for a database whose files were put back as they once were."""
+        if not self._is_postgres():
+            raise InvalidValue("a SQLite store begins its eras itself: `holdfast store restore` puts a backup in place")
+        from holdfast.stores.postgres import upkeep
+
+        with self._opened() as store:
+            return upkeep.begin_era(store)  # type: ignore[arg-type]
 
     def backup(self, target: Path) -> None:
         """Copy the store to a new file."""
@@ -213,7 +234,7 @@ class Upkeep:
             raise InvalidValue(f"there is no space {space_name[:40]}: there are {', '.join(spaces)}", space=space_name[:40])
         space = spaces[space_name]
         with self._opened() as store:
-            held = self._held(store, space, key).decode(errors="backslashreplace")
+            held: str = _upkeep_of(store).content(store, space, key).decode(errors="backslashreplace")
             journal = Journal(store, actor=self._settings.actor or _actor(), keep=self._settings.journal)
 
             def body(tx: Tx) -> None:
@@ -223,19 +244,25 @@ class Upkeep:
             store.transact(body, scope=[space])
         return held
 
-    def _opened(self) -> "AbstractContextManager[SqliteStore | FilesStore]":
-        return self._files() if self._kind() == "files" else self._sqlite()
+    def _is_postgres(self) -> bool:
+        return self._url.startswith(("postgresql://", "postgres://"))
 
-    def _held(self, store: "SqliteStore | FilesStore", space: Space[Any], key: str) -> bytes:
-        from holdfast.stores.sqlite.store import SqliteStore
+    def _server_facts(self) -> dict[str, str]:
+        try:
+            with self._opened() as store:
+                facts: dict[str, str] = _upkeep_of(store).facts(store)
+                return facts
+        except StoreUnavailable as error:
+            return {"server": error.message}
 
-        if isinstance(store, SqliteStore):
-            from holdfast.stores.sqlite import upkeep
-
-            return upkeep.content(store, space, key)
-        from holdfast.stores.files import upkeep as files
-
-        return files.content(store, space, key)
+    @contextmanager
+    def _opened(self) -> Iterator[Store]:
+        if self._is_postgres():
+            with closing(open_store(self._url, namespace=self._settings.namespace, boot_id="")) as store:
+                yield store
+        else:
+            with self._files() if self._kind() == "files" else self._sqlite() as embedded:
+                yield embedded
 
     def _kind(self) -> str:
         return self._url.partition(":")[0]
@@ -267,7 +294,7 @@ class Upkeep:
     def _path(self) -> Path:
         kind, _, path = self._url.partition(":")
         if kind not in ("sqlite", "files"):
-            raise InvalidValue(f"a {kind} store is looked after by its own tools: for PostgreSQL pg_dump and pg_restore")
+            raise InvalidValue(f"backups of a {kind} store are made by its own tools: for PostgreSQL pg_dump and pg_restore")
         return sqlite_path(path)
 
     def _shown(self) -> str:
@@ -279,6 +306,21 @@ class Upkeep:
         # Opening says what is wrong with any other.
         open_store(self._url, namespace=self._settings.namespace, boot_id="").close()
         return self._url
+
+
+def _upkeep_of(store: Store) -> Any:
+    """The module that looks after stores of this kind."""
+    if store.kind == "postgres":
+        from holdfast.stores.postgres import upkeep as postgres
+
+        return postgres
+    if store.kind == "files":
+        from holdfast.stores.files import upkeep as files
+
+        return files
+    from holdfast.stores.sqlite import upkeep as sqlite
+
+    return sqlite
 
 
 def all_spaces() -> list[Space[Any]]:

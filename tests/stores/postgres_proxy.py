@@ -13,8 +13,8 @@ _READY = b"Z\x00\x00\x00\x05I"
 class Proxy:
     """Stands between a store and the server; `lose` says what to do with the next message that commits.
 
-    `before`: the server never gets it. `after`: the server has done it, but its answer is lost. `for_good`: as after, and
-    nobody gets through any more.
+    `before`: the server never gets it. `after`: the server has done it, but its answer is lost. `all`: as after, and every
+    other connection is lost too. `for_good`: as all, and nobody gets through any more.
     """
 
     def __init__(self, server: Path) -> None:
@@ -23,6 +23,7 @@ class Proxy:
         self._path = str(self.folder / ".s.PGSQL.5432")
         self.lose = ""
         self.lost = 0
+        self._doomed: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._path)
         self._listener.listen(64)
@@ -62,11 +63,11 @@ class Proxy:
             back.start()
             with contextlib.suppress(OSError):
                 while data := client.recv(65536):
-                    if self.lose and b"COMMIT\0" in data and not self.lost:
+                    if self.lose and b"COMMIT" in data and not self.lost:
                         self.lost = 1
                         if self.lose == "before":
                             break
-                        self.lost = 2
+                        self._doomed.add(server)
                     server.sendall(data)
             self._end(client, server)
             back.join()
@@ -75,12 +76,12 @@ class Proxy:
     def _back(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
-                if self.lost == 2:
+                if server in self._doomed:
                     # The whole answer is here when the server says it is ready again.
                     while not data.endswith(_READY):
                         data += server.recv(65536)
                     self.lost = 3
-                    if self.lose == "for_good":
+                    if self.lose in ("all", "for_good"):
                         self._end(*self._sockets - {self._listener})
                     break
                 client.sendall(data)

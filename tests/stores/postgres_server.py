@@ -45,20 +45,20 @@ class Server:
 
     def __init__(self, folder: Path, binaries: Path, user: dict[str, int], settings: Mapping[str, str]) -> None:
         self.folder = folder
-        self._binaries = binaries
-        self._user = user
-        self._settings = settings
+        self.binaries = binaries
+        self.user = user
+        self.settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql://holdfast@/postgres?host={folder}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        settings = [f"--{name}={value}" for name, value in self._settings.items()]
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
         log = (self.folder / "log").open("ab")
-        command = [self._binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
+        command = [self.binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
         with log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._user)
-        ready = [self._binaries / "pg_isready", "-q", "-h", self.folder]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
+        ready = [self.binaries / "pg_isready", "-q", "-h", self.folder, "-p", self.settings.get("port", "5432")]
         for _ in range(_START_TIMEOUT_S * 20):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -73,6 +73,26 @@ class Server:
         """Stop it at once, ending all connections."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
+            self._process.wait(_START_TIMEOUT_S)
+            self._process = None
+
+    def reload(self) -> None:
+        """Let it read its settings again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    def crash(self) -> None:
+        """End it without a word: what it had not written is lost, and it recovers when it is started again."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_START_TIMEOUT_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """Kill it and all its sessions: it is not to come back."""
+        if self._process is not None:
+            # Its children notice at once that it is gone, and end.
+            self._process.kill()
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
 
@@ -91,8 +111,8 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    """Run a server for the block; skip the test, or fail it in CI, where there is none to run."""
+def running(**more: str) -> Iterator[Server]:
+    """Run a server for the block, with more settings if given; skip the test, or fail it in CI, where there is none to run."""
     # Here, so that the benchmark, whose venv has none, can import the rest.
     import pytest
 
@@ -102,7 +122,7 @@ def running() -> Iterator[Server]:
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    with serving(found, _SETTINGS) as server:
+    with serving(found, {**_SETTINGS, **more}) as server:
         yield server
 
 

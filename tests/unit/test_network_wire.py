@@ -180,7 +180,7 @@ def test_every_space_is_laid_out_in_its_file() -> None:
     assert (HOSTS.layout, HOST_LEASES.layout, NEIGHBOR_LEASES.layout) == (HOSTS_FILE, HOST_LEASES_FILE, NEIGHBOR_LEASES_FILE)
     files = [layout.name for layout in (HOSTS_FILE, HOST_LEASES_FILE, NEIGHBOR_LEASES_FILE)]
     assert files == ["hosts.json", "host_leases.json", "neighbor_leases.json"]
-    assert ROUTER_SIGN.name == "locks/router_{key}"
+    assert ROUTER_SIGN.name == "router_{key}"
 
 
 def test_a_router_shows_who_holds_it() -> None:

@@ -117,6 +117,10 @@ class SqlReadTx(ABC):
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a statement and return all its rows."""
 
+    def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The same of one that locks the rows it finds."""
+        return self.rows(sql, parameters)
+
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         sql = self._table(space).get
         found = self.rows(sql, (self._ns, key)) if storable(key) else []
@@ -184,7 +188,7 @@ class SqlReadTx(ABC):
             parameters.append(offset)
         shape = (high is not None, reverse, limit is not None, offset > 0)
         sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix, self.dialect)
-        found = self.rows(sql, parameters)
+        found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
         if damaged is None:
             return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
         sound = []

@@ -16,6 +16,12 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+_OF_SEVERAL: dict[str, Any] = {
+    # Of several hosts one is the primary, and only that one is the store.
+    "target_session_attrs": "read-write",
+    "connect_timeout": 3,
+}
+_ALWAYS: dict[str, Any] = {"client_encoding": "UTF8"}
 _SECRETS = ("password", "sslpassword")
 
 
@@ -39,7 +45,8 @@ class Address:
                 "the store's URL is not one that PostgreSQL understands: write postgresql://USER@HOST:PORT/DATABASE, with "
                 "special characters of a password percent-encoded"
             ) from None
-        self.conninfo = make_conninfo("", **{**_DEFAULTS, **given})
+        several = "," in f"{given.get('host')}{given.get('hostaddr')}"
+        self.conninfo = make_conninfo("", **{**_DEFAULTS, **(_OF_SEVERAL if several else {}), **given, **_ALWAYS})
         self._secrets = [str(given[name]) for name in _SECRETS if given.get(name)]
         host = given.get("host") or given.get("hostaddr") or "the local socket"
         port = f":{given['port']}" if given.get("port") else ""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Scope, Tx
+from holdfast.stores.postgres import life
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.transaction import LateLatch, PostgresTx
 from holdfast.stores.postgres.translate import lost, unknown
@@ -19,11 +21,18 @@ _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.25
 
 
+class Doubt(NamedTuple):
+    """The name of a transaction whose connection was lost at its commit, and the life of the server that gave it."""
+
+    xid: str
+    life: int
+
+
 class Ended(NamedTuple, Generic[T]):
-    """What a run returned; with the transaction's name when the connection was lost at its commit."""
+    """What a run returned, and the doubt that is left."""
 
     result: T
-    doubtful_xid: str | None = None
+    doubt: Doubt | None = None
 
 
 def certain(connections: Connections, run: Callable[[Connection], Ended[T]], deadline: Deadline) -> T:
@@ -33,7 +42,7 @@ def certain(connections: Connections, run: Callable[[Connection], Ended[T]], dea
     """
     while True:
         ended = connections.persist(run, deadline)
-        if ended.doubtful_xid is None or _committed(connections, ended.doubtful_xid, deadline):
+        if ended.doubt is None or _committed(connections, ended.doubt, deadline):
             return ended.result
 
 
@@ -42,14 +51,15 @@ def transact(
 ) -> T:
     """Run a body as one transaction."""
     stripes: set[int] = set()
+    scope = tuple(scope)
 
     def run(raw: Connection) -> Ended[T]:
-        tx = PostgresTx(raw, namespace, scope, deadline, set(stripes))
+        tx = PostgresTx(raw, namespace, scope, deadline, set(stripes), connections.clock)
         tx.begin(durable=durable)
-        connections.clock.saw(tx.now)
         result = body(tx)
         try:
-            return committing(result, tx.xid, tx.commit)
+            tx.prepare()
+            return committing(raw, result, tx.xid, tx.commit)
         except LateLatch as late:
             stripes.update(late.stripes)
             raise
@@ -57,24 +67,29 @@ def transact(
     return certain(connections, run, deadline)
 
 
-def committing(result: T, xid: str | None, commit: Callable[[], Any]) -> Ended[T]:
+def committing(raw: Connection, result: T, xid: str | None, commit: Callable[[], Any]) -> Ended[T]:
     """Commit; a connection lost meanwhile leaves a doubt, unless there was nothing that could be committed."""
     try:
         commit()
     except psycopg.Error as error:
-        if xid is None or not lost(error):
+        if xid is None or not _may_be_done(raw, error):
             raise
-        return Ended(result, xid)
+        return Ended(result, Doubt(xid, raw.life))
     return Ended(result)
 
 
-def _committed(connections: Connections, xid: str, deadline: Deadline) -> bool:
+def _may_be_done(raw: Connection, error: psycopg.Error) -> bool:
+    """An error that leaves the transaction open came before the commit; any other may have come with it or after it."""
+    return lost(error) or raw.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> bool:
     """Ask the server how a transaction ended, until it has."""
     pause_s = _PAUSE_S
     while not deadline.passed():
         status: str | None = None
         with contextlib.suppress(HoldfastError):
-            status = connections.persist(lambda raw: _status(raw, xid), deadline)
+            status = connections.persist(lambda raw: _fate(raw, doubt), deadline)
         if status in ("committed", "aborted"):
             return status == "committed"
         # The server is away, or still ending the transaction; neither is told to us.
@@ -83,6 +98,8 @@ def _committed(connections: Connections, xid: str, deadline: Deadline) -> bool:
     raise unknown(connections.address)
 
 
-def _status(raw: Connection, xid: str) -> str | None:
-    status: str | None = raw.execute("SELECT pg_xact_status(%s::xid8)", (xid,)).fetchall()[0][0]
-    return status
+def _fate(raw: Connection, doubt: Doubt) -> str | None:
+    fate = life.fate(raw, doubt.xid, doubt.life)
+    if fate == "committed":
+        life.settle(raw)
+    return fate

@@ -5,6 +5,7 @@ Work that was lost with its connection before anything was committed runs again 
 
 import contextlib
 import ctypes
+import logging
 import math
 import os
 import threading
@@ -18,9 +19,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.translate import NoAnswer, closed, out_of_time, passing, translated, unreachable
+from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated, unreachable
 
 T = TypeVar("T")
 
@@ -33,7 +35,36 @@ _GRACE_S = 0.25
 _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.25
 _IDLE_S_MAX = 300.0
+_RECONNECT_S = 1.0
+"""How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
+
 _CLOSE_TIMEOUT_S = 5.0
+
+
+WAIT_S = TRANSACT_TIMEOUT_S
+"""How long a session waits for a lock unless it is told otherwise."""
+
+_LEFT_OPEN_S = 5.0
+"""How long the server keeps a transaction open in which nothing is said: less than others wait for its latches."""
+
+_VIGILANCE = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', false)"
+    for name, value in {
+        "idle_in_transaction_session_timeout": int(_LEFT_OPEN_S * 1000),
+        "lock_timeout": int(WAIT_S * 1000),
+        # One that ends the wait for a standby makes a commit look confirmed that is not.
+        "statement_timeout": 0,
+        "tcp_keepalives_idle": 5,
+        "tcp_keepalives_interval": 2,
+        "tcp_keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    }.items()
+)
+"""What makes the server notice in seconds, and not in hours, that a client stands still or was cut off: what that one had
+latched would be latched for everybody."""
+
+# Every outage is told by our own errors; what the pool says of each connection is for those who ask for a log.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Deadline(NamedTuple):
@@ -61,6 +92,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that stops waiting for a server that says nothing."""
 
     patience_until: float = math.inf
+    life: int = 0
+    """The life of the server (life.py) that this connection is in."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepared: dict[str, str] = {}
+        """The statements that this session has prepared (messages.py), by their names."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)
@@ -83,8 +121,10 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
 class Connections:
     """The connections of one store in this process."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, join: Callable[[Connection], None]) -> None:
+        """`join` is told of each connection before it is used."""
         self.address = address
+        self._join = join
         self.clock = ServerClock()
         self._begin_process()
 
@@ -99,14 +139,15 @@ class Connections:
         """A connection beside the pool, for the caller to close. Raises errors of the tree."""
         try:
             raw = Connection.connect(self.address.conninfo, autocommit=True)
+            self._open_ones.add(raw)
+            raw.execute(_VIGILANCE)
         except psycopg.Error as error:
             raise translated(self.address, error) from None
-        self._open_ones.add(raw)
         return raw
 
     def persist(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
         """Do the work on a connection, and again when it was lost before it could take effect."""
-        pause_s = _PAUSE_S
+        pause_s, losses = _PAUSE_S, 0
         while True:
             try:
                 with self._lent(deadline) as raw:
@@ -117,6 +158,10 @@ class Connections:
             except psycopg.Error as error:
                 if not passing(error) or deadline.passed():
                     raise translated(self.address, error) from None
+                losses += lost(error)
+                if 0 < losses <= CONNECTIONS_MAX:
+                    # All that were idle when the server went are lost, and each is found so but once.
+                    continue
             # A pause that grows, so that a server that comes back is not run over.
             time.sleep(min(pause_s, deadline.left_s()))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -149,12 +194,7 @@ class Connections:
     @contextmanager
     def _lent(self, deadline: Deadline) -> Iterator[Connection]:
         pool = self._opened()
-        try:
-            raw = pool.getconn(deadline.left_s())
-        except PoolTimeout:
-            failures = pool.get_stats().get("connections_errors", 0)
-            known, self._failures = self._failures, failures
-            raise (unreachable(self.address, "no connection") if failures > known else out_of_time()) from None
+        raw = self._from(pool, deadline)
         raw.patience_until = deadline.at + _GRACE_S
         try:
             yield raw
@@ -162,6 +202,18 @@ class Connections:
             _settle(raw)
             raw.patience_until = math.inf
             pool.putconn(raw)
+
+    def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
+        """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
+        while True:
+            try:
+                return pool.getconn(min(deadline.left_s(), _RECONNECT_S))
+            except PoolTimeout:
+                if not deadline.passed():
+                    continue
+            failures = pool.get_stats().get("connections_errors", 0)
+            known, self._failures = self._failures, failures
+            raise unreachable(self.address, "no connection") if failures > known else out_of_time()
 
     def _opened(self) -> ConnectionPool[Connection]:
         if self._closed:
@@ -176,14 +228,21 @@ class Connections:
         return ConnectionPool(
             self.address.conninfo,
             connection_class=Connection,
-            kwargs={"autocommit": True},
-            configure=self._open_ones.add,
+            # The driver's own way of preparing would at times make the session forget what messages.py has prepared.
+            kwargs={"autocommit": True, "prepare_threshold": None},
+            configure=self._configure,
             min_size=1,
             max_size=CONNECTIONS_MAX,
             max_idle=_IDLE_S_MAX,
+            reconnect_timeout=_RECONNECT_S,
             num_workers=2,
             open=True,
         )
+
+    def _configure(self, raw: Connection) -> None:
+        self._open_ones.add(raw)
+        raw.execute(_VIGILANCE)
+        self._join(raw)
 
 
 def _settle(raw: Connection) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from psycopg import ClientCursor
-
 from holdfast.kernel import faults
 from holdfast.kernel.space import R, Space
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.attempt import Ended, committing
 from holdfast.stores.postgres.connections import Connection, Deadline
+from holdfast.stores.postgres.messages import Messages
 from holdfast.stores.sql import table_of
 
 
@@ -30,9 +29,9 @@ def put_new(
     stripes = latches.exclusive(latches.stripe_key(namespace, table.name, key) for key, _ in items)
     found = _changed(raw, namespace, space, deadline, [stripes], _put_new(space, len(items)), parameters)
     if len(found) < len(items):
-        raw.execute("ROLLBACK")
+        Messages(raw).exchange(["ROLLBACK"])
         return Ended(None)
-    return committing(int(found[0][0]), found[0][1], lambda: _commit(raw))
+    return committing(raw, int(found[0][0]), found[0][1], lambda: _commit(raw))
 
 
 def delete_if(
@@ -42,9 +41,9 @@ def delete_if(
     sql = table_of(space, schema.DIALECT).delete_if(len(keys), schema.DIALECT) + f" RETURNING 0, {schema.THIS_TRANSACTION}"
     found = _changed(raw, namespace, space, deadline, [], sql, [namespace, token, *keys])
     if not found:
-        raw.execute("ROLLBACK")
+        Messages(raw).exchange(["ROLLBACK"])
         return Ended(0)
-    return committing(len(found), found[0][1], lambda: _commit(raw))
+    return committing(raw, len(found), found[0][1], lambda: _commit(raw))
 
 
 def _changed(
@@ -56,19 +55,15 @@ def _changed(
     sql: str,
     parameters: Sequence[Any],
 ) -> list[tuple[Any, ...]]:
-    cursor = ClientCursor(raw)
+    messages = Messages(raw)
     statements = [*latches.begin(deadline), latches.shared(namespace, space.name), *also]
-    statements.append(cursor.mogrify(sql.encode(), parameters))
     faults.reach("postgres.write")
-    cursor.execute("; ".join(statements).encode())
-    while cursor.nextset():
-        pass
-    return cursor.fetchall()
+    return messages.exchange([*statements, messages.bound(sql, parameters)])[-1].rows
 
 
 def _commit(raw: Connection) -> None:
     faults.reach("postgres.commit.before")
-    raw.execute("COMMIT")
+    Messages(raw).exchange(["COMMIT"])
     faults.reach("postgres.commit.after")
 
 

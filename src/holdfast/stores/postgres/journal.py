@@ -1,8 +1,9 @@
 """Reading the journal so that nothing is skipped and nothing is read twice.
 
 Transactions commit in another order than that of their revisions. So entries are read in the order of the transactions that
-wrote them, and only those below the oldest transaction still running: nothing can appear before them any more. A cursor is
-the place of an entry in that order.
+wrote them, and only those below the oldest transaction still running: nothing can appear before them any more. A server that
+lost its last transactions gives their numbers again, so that the order begins with its life (life.py). A cursor is the place
+of an entry in that order.
 """
 
 from collections.abc import Sequence
@@ -14,30 +15,33 @@ from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry
 from holdfast.stores.postgres import schema
 from holdfast.stores.postgres.connections import Connection
 
+# What an earlier life of the server wrote is all there is of it.
 _SELECT = (
-    "SELECT j.xid::text, revision, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
-    "FROM holdfast.journal AS j WHERE ns = %s AND j.xid < pg_snapshot_xmin(pg_current_snapshot())"
+    "SELECT j.life, j.xid::text, revision, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
+    "FROM holdfast.journal AS j WHERE ns = %s AND (j.life < %s OR j.xid < pg_snapshot_xmin(pg_current_snapshot()))"
 )
 # A bare `xid` in ORDER BY would mean the text that is selected, in which 999 comes after 1000.
-_FORWARD = _SELECT + " AND (j.xid, revision) > (%s::xid8, %s) ORDER BY j.xid, revision LIMIT %s"
-_BACKWARD = _SELECT + " ORDER BY j.xid DESC, revision DESC LIMIT %s"
+_FORWARD = _SELECT + " AND (j.life, j.xid, revision) > (%s, %s::xid8, %s) ORDER BY j.life, j.xid, revision LIMIT %s"
+_BACKWARD = _SELECT + " ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s"
 
 
 def read(raw: Connection, namespace: str, place: Sequence[int], limit: int, *, reverse: bool) -> Batch:
-    """The entries behind a place (transaction and revision), or the last ones."""
+    """The entries behind a place (life, transaction and revision), or the last ones."""
+    here = (namespace, raw.life)
     if reverse:
-        rows = raw.execute(_BACKWARD, (namespace, limit)).fetchall()
-        return Batch([_entry(row) for row in rows], _cursor(rows[0][:2]) if rows else BEGINNING)
-    rows = raw.execute(_FORWARD, (namespace, str(place[0]), place[1], limit)).fetchall()
-    return Batch([_entry(row) for row in rows], _cursor(rows[-1][:2] if rows else place))
+        rows = raw.execute(_BACKWARD, (*here, limit)).fetchall()
+        return Batch([_entry(row) for row in rows], _cursor(rows[0][:3]) if rows else BEGINNING)
+    life, xid, revision = place
+    rows = raw.execute(_FORWARD, (*here, life, str(xid), revision, limit)).fetchall()
+    return Batch([_entry(row) for row in rows], _cursor(rows[-1][:3] if rows else place))
 
 
 def _cursor(place: Sequence[Any]) -> Cursor:
-    return f"{place[0]}.{place[1]}"
+    return ".".join(str(part) for part in place)
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    _, revision, at, actor, kind, subject, data = row
+    _, _, revision, at, actor, kind, subject, data = row
     return Entry(
         revision=revision,
         at=schema.instant(at),

@@ -8,12 +8,15 @@ no transaction, however many keys it makes, can fill the server's table of locks
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
-from holdfast.kernel.space import Space
-from holdfast.kernel.store import Scope, spaces_of
-from holdfast.stores.postgres.connections import Deadline
+from holdfast.kernel.space import Rows, Space
+from holdfast.kernel.store import spaces_of
+from holdfast.stores.postgres.connections import WAIT_S, Deadline
 
 STRIPES = 1024
+_USUAL_S = 0.1
+"""How much less than the default limit may be left without telling the server: it is less than the client's own grace."""
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The server's clock, in microseconds: as a number it does not depend on the session's DateStyle and time zone."""
@@ -41,6 +44,12 @@ def session_key(namespace: str, name: str) -> int:
     return _number("session", namespace, name)
 
 
+@lru_cache(maxsize=256)
+def listeners_key(namespace: str) -> int:
+    """The lock that everyone who listens shares."""
+    return _number("listeners", namespace)
+
+
 def exclusive(keys: Iterable[int]) -> str:
     """The statement that takes these locks, in one order for everyone."""
     return "SELECT " + ", ".join(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys)))
@@ -51,11 +60,9 @@ def shared(namespace: str, space: str) -> str:
     return f"SELECT pg_advisory_xact_lock_shared({space_key(namespace, space)})"
 
 
-def of_scope(namespace: str, scope: Scope) -> str:
-    """The statement that latches a scope, in the one global order of spaces.
-
-    One statement for all, so that one time limit covers the sum of its waits.
-    """
+@lru_cache(maxsize=1024)
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> str:
+    """The statement that latches a scope, in the one global order of spaces."""
     whole = {space.name for space in scope if isinstance(space, Space)}
     return "SELECT " + ", ".join(
         f"pg_advisory_xact_lock{'' if space.name in whole else '_shared'}({space_key(namespace, space.name)})"
@@ -66,12 +73,18 @@ def of_scope(namespace: str, scope: Scope) -> str:
 def begin(deadline: Deadline, *, durable: bool = True) -> list[str]:
     """The statements that begin a transaction with what is left of a time limit."""
     lazily = [] if durable else ["SET LOCAL synchronous_commit = off"]
-    return ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", limit(deadline), *lazily]
+    # Every session begins with the default limit, and most calls have it.
+    usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
+    return ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *([] if usual else [limit(deadline)]), *lazily]
 
 
 def limit(deadline: Deadline) -> str:
-    """The statement that tells the server what is left of a time limit."""
-    return f"SET LOCAL statement_timeout = {max(int(deadline.left_s() * 1000), 1)}"
+    """The statement that tells the server what is left of a time limit.
+
+    It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements would. What else may
+    take too long is ended by the client.
+    """
+    return f"SET LOCAL lock_timeout = {max(int(deadline.left_s() * 1000), 1)}"
 
 
 def _number(*parts: str) -> int:

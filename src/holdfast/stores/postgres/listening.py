@@ -9,11 +9,13 @@ import secrets
 import threading
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import psycopg
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.translate import closed, unreachable
 from holdfast.stores.waking import FdListener, Switchboard, readable
@@ -22,15 +24,23 @@ _CHANNEL = "holdfast"
 _TOPIC_CHARS_MAX = 256
 """A longer topic travels as its digest: a notice may have 8000 bytes."""
 
+_NOTIFY = (
+    f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', topic) FROM unnest(%s::text[]) AS topic "
+    "WHERE NOT pg_try_advisory_xact_lock(%s)"
+)
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 5.0
 _QUIET_S = 3600.0
 
 
-def notices(namespace: str, topics: Sequence[str]) -> tuple[str, list[str]]:
-    """The statement that notifies the topics at the commit, and its parameters."""
-    calls = ", ".join([f"pg_notify('{_CHANNEL}', %s)"] * len(topics))
-    return f"SELECT {calls}", [f"{namespace}\n{_folded(topic)}" for topic in topics]
+def notices(namespace: str, topics: Sequence[str]) -> tuple[str, list[Any]]:
+    """The statement that notifies the topics, and its parameters.
+
+    It is a transaction of its own, after the commit: the server takes one lock for all who notify, and would keep it while
+    the commit is written to disk. Nor does it wait for the disk itself, as there is nothing to keep. Where nobody listens
+    it notifies nobody; who begins to listen after that finds the change by looking.
+    """
+    return _NOTIFY, [[f"{namespace}\n{_folded(topic)}" for topic in topics], latches.listeners_key(namespace)]
 
 
 class Listening:
@@ -39,6 +49,7 @@ class Listening:
     def __init__(self, connections: Connections, namespace: str) -> None:
         self._connections = connections
         self._prefix = f"{namespace}\n"
+        self._key = latches.listeners_key(namespace)
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -89,6 +100,8 @@ class Listening:
     def _connect(self) -> Connection:
         raw = self._connections.connect()
         try:
+            # Held as long as the session: the sign that somebody listens.
+            raw.execute("SELECT pg_advisory_lock_shared(%s)", (self._key,))
             raw.execute(f"LISTEN {_CHANNEL}".encode())
         except psycopg.Error as error:
             raw.close()

@@ -4,6 +4,7 @@
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry, with the transaction that wrote it
     revision  the sequence that all revisions and tokens come from; uncached, so that it grows from session to session
+    life      the life of the server that the store is in (life.py)
     s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
 
 Everything here runs inside a transaction that holds the migration lock.
@@ -45,6 +46,14 @@ _MIGRATIONS = (
         "subject text NOT NULL, data text NOT NULL)",
         "CREATE INDEX journal_order ON holdfast.journal (ns, xid, revision)",
         "CREATE SEQUENCE holdfast.revision AS bigint NO CYCLE CACHE 1 START WITH {start} MINVALUE {start}",
+    ),
+    (
+        "CREATE UNLOGGED TABLE holdfast.life (number bigint NOT NULL, origin text NOT NULL, "
+        "xid xid8 NOT NULL DEFAULT pg_current_xact_id())",
+        "ALTER TABLE holdfast.journal ADD COLUMN life bigint NOT NULL DEFAULT 0",
+        "DROP INDEX holdfast.journal_order",
+        "CREATE INDEX journal_order ON holdfast.journal (ns, life, xid, revision)",
+        "UPDATE holdfast.meta SET number = 2 WHERE name = 'layout'",
     ),
 )
 LAYOUT_VERSION = len(_MIGRATIONS)
@@ -116,7 +125,19 @@ def _reindex(raw: Connection, space: Space[Any]) -> None:
     raw.cursor().executemany(f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed)
 
 
+def refuse_standby(raw: Connection) -> None:
+    """Raise StoreUnavailable if the server is a standby."""
+    says = raw.info.parameter_status("in_hot_standby")
+    # Before version 14 it had to be asked.
+    if says == "on" or (says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]):
+        raise StoreUnavailable(
+            "the server is a standby, which only reads: give the URL of the primary, or of all with a comma between the hosts",
+            outcome="none",
+        )
+
+
 def _refuse_unfit(raw: Connection) -> None:
+    refuse_standby(raw)
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnavailable(

@@ -11,15 +11,16 @@ import psycopg
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx, spaces_of
-from holdfast.stores.postgres import attempt, hotpath, journal, latches, schema
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
+from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.listening import Listening
+from holdfast.stores.postgres.messages import Messages
 from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
-from holdfast.stores.scoping import check_keys, places_of, same_residence, storable
+from holdfast.stores.scoping import check_keys, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.waking import FdListener
 
@@ -46,8 +47,8 @@ class PostgresStore:
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
-        self._connections = Connections(Address(url))
-        self._listening = Listening(self._connections, namespace)
+        self.connections = Connections(Address(url), life.join)
+        self._listening = Listening(self.connections, namespace)
         self._declared: set[Space[Any]] = set()
         self._session_locks: list[SessionLock] = []
         self._closed = False
@@ -55,7 +56,7 @@ class PostgresStore:
         _stores.add(self)
 
     def now(self) -> datetime:
-        return self._connections.clock.now(self._ask_now)
+        return self.connections.clock.now(self._ask_now)
 
     def transact(
         self,
@@ -66,41 +67,42 @@ class PostgresStore:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         deadline = Deadline.after(timeout_s)
-        spaces = spaces_of(scope)
-        same_residence(spaces)
-        self._declare(spaces, deadline)
-        return attempt.transact(self._connections, self.namespace, body, scope, deadline, durable)
+        self._declare(plan_of(tuple(scope)).spaces, deadline)
+        return attempt.transact(self.connections, self.namespace, body, scope, deadline, durable)
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
         deadline = Deadline.after(TRANSACT_TIMEOUT_S)
-        spaces = spaces_of(scope)
-        same_residence(spaces)
+        spaces, names, _ = plan_of(tuple(scope))
         self._declare(spaces, deadline)
-        names = frozenset(space.name for space in spaces)
 
         def snapshot(raw: Connection) -> T:
             cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")
             cursor.nextset()
-            now = self._connections.clock.saw(schema.instant(cursor.fetchall()[0][0]))
+            now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]))
             return body(PostgresReadTx(raw, self.namespace, names, now))
 
-        return self._connections.persist(snapshot, deadline)
+        return self.connections.persist(snapshot, deadline)
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
         deadline = Deadline.after(TRANSACT_TIMEOUT_S)
         self._declare([space], deadline)
         if not storable(key):
             return None
-        sql = table_of(space, schema.DIALECT).get.encode()
-        found = self._connections.persist(lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), deadline)
-        return None if found is None else Row(key, space.decode(key, found[0]), found[1])
+        sql = table_of(space, schema.DIALECT).get
+
+        def look(raw: Connection) -> list[tuple[Any, ...]]:
+            messages = Messages(raw)
+            return messages.exchange([messages.bound(sql, (self.namespace, key))])[0].rows
+
+        found = self.connections.persist(look, deadline)
+        return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         check_keys([key for key, _ in items], distinct=True)
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         return attempt.certain(
-            self._connections, lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline), deadline
+            self.connections, lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline), deadline
         )
 
     def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
@@ -108,23 +110,27 @@ class PostgresStore:
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         return attempt.certain(
-            self._connections, lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline), deadline
+            self.connections, lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline), deadline
         )
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self._listening.listen(topics)
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
-        place = places_of(cursor, 2)
-        return self._connections.persist(
+        place = places_of(cursor, 3)
+        return self.connections.persist(
             lambda raw: journal.read(raw, self.namespace, place, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
         )
 
     def session_lock(self, name: str) -> SessionLock:
         """A lock that ends with the connection of whoever has it."""
-        lock = SessionLock(self._connections, self.namespace, name)
+        lock = SessionLock(self.connections, self.namespace, name)
         self._session_locks.append(lock)
         return lock
+
+    def declare(self, spaces: Sequence[Space[Any]]) -> None:
+        """Make the tables of these spaces, or bring them up to date."""
+        self._declare(spaces, Deadline.after(TRANSACT_TIMEOUT_S))
 
     def close(self) -> None:
         if not self._closed:
@@ -132,26 +138,26 @@ class PostgresStore:
             for lock in self._session_locks:
                 lock.close()
             self._listening.close()
-            self._connections.close()
+            self.connections.close()
 
     def after_fork(self) -> None:
         """In a forked child: begin with no connection, thread or lock of the parent's."""
-        self._connections.after_fork()
+        self.connections.after_fork()
         self._listening.after_fork()
 
     def _ask_now(self) -> datetime:
         asked = f"SELECT {latches.NOW}"
         return schema.instant(
-            self._connections.persist(lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S))
+            self.connections.persist(lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S))
         )
 
     def _migrate(self) -> None:
         """Make or upgrade the tables, over a connection of its own: its error says best what is wrong with the URL."""
-        raw = self._connections.connect()
+        raw = self.connections.connect()
         try:
             schema.migrate(raw)
         except psycopg.Error as error:
-            raise translated(self._connections.address, error) from None
+            raise translated(self.connections.address, error) from None
         finally:
             raw.close()
 
@@ -161,7 +167,7 @@ class PostgresStore:
         if self._declared.issuperset(spaces):
             return
         for space in spaces:
-            self._connections.persist(lambda raw, s=space: _declare(raw, s, deadline), deadline)  # type: ignore[misc]
+            self.connections.persist(lambda raw, s=space: _declare(raw, s, deadline), deadline)  # type: ignore[misc]
             self._declared.add(space)
 
 

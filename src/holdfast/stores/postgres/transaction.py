@@ -1,35 +1,39 @@
 """The port's verbs on a connection, sent in as few messages as their answers allow.
 
-A write is kept back until an answer is needed or the commit comes, and then travels in the same message. So a claim is four
-messages: begin and latch, look, take a revision, write and commit.
+A write is kept back until an answer is needed or the commit comes, and then travels in the same message; the beginning of a
+transaction waits for its first statement. With what is latched there comes a revision, in case it is wanted. So a claim is two
+messages: begin, take a record and a revision; write, commit and notify.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import ClientCursor
 
 from holdfast.kernel import faults
-from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.ordering import Parts
-from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row, Scope, spaces_of
+from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.postgres import latches, schema
+from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import notices
-from holdfast.stores.scoping import check_entry, check_key, storable
-from holdfast.stores.sql import SqlReadTx, SqlTx
+from holdfast.stores.postgres.messages import Answer, Messages
+from holdfast.stores.scoping import check_entry, check_key, plan_of, storable
+from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
-_APPEND = "INSERT INTO holdfast.journal (revision, ns, at, actor, kind, subject, data) VALUES (%s, %s, %s, %s, %s, %s, %s)"
-_ENDS = "(SELECT xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY xid DESC, revision DESC LIMIT 1"
-_TRIM = (
-    f"DELETE FROM holdfast.journal WHERE ns = %s AND (xid, revision) < {_ENDS}) "
-    f"AND (at < %s OR (xid, revision) <= {_ENDS} OFFSET %s))"
+_APPEND = (
+    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
 )
+_PLACE = "(life, xid, revision)"
+_ENDS = "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
+_TRIM = f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) AND (at < %s OR {_PLACE} <= {_ENDS} OFFSET %s))"
+_TAKE = f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
+_GIVEN = "SELECT last_value FROM holdfast.revision"
 _KEPT_BACK_MAX = 256
 _NOT_YET = datetime.min.replace(tzinfo=UTC)
 _TOLD_S_MAX = 0.05
@@ -52,91 +56,118 @@ class PostgresReadTx(SqlReadTx):
     def __init__(self, raw: Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
         super().__init__(namespace, names)
         self._raw = raw
+        self._messages = Messages(raw)
         self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        try:
-            return self._raw.execute(sql.encode(), parameters).fetchall()
-        except UnicodeEncodeError:
-            raise _unfit() from None
+        return self._messages.exchange([self._messages.bound(sql, parameters)])[0].rows
 
 
 class PostgresTx(PostgresReadTx, SqlTx):
     """A write transaction, begun by `begin`."""
 
     xid: str | None = None
-    """The server's name for the transaction, known before anything of it can be committed; None while it wrote nothing."""
+    """The server's name for the transaction, known before anything of it can be committed."""
 
-    def __init__(self, raw: Connection, namespace: str, scope: Scope, deadline: Deadline, stripes: set[int]) -> None:
-        whole = {space.name for space in scope if isinstance(space, Space)}
-        names = frozenset(space.name for space in spaces_of(scope))
+    def __init__(
+        self,
+        raw: Connection,
+        namespace: str,
+        scope: tuple[Space[Any] | Rows, ...],
+        deadline: Deadline,
+        stripes: set[int],
+        clock: ServerClock,
+    ) -> None:
+        names = plan_of(scope).names
         self._scope = scope
-        self._by_row = names - whole
+        self._by_row = names.difference(space.name for space in scope if isinstance(space, Space))
         self._deadline = deadline
-        self._cursor = ClientCursor(raw)
+        self._clock = clock
+        self._begun = False
+        self._wrote = False
         self._pending: list[str] = []
         self._topics: dict[str, None] = {}
         self._stripes = stripes
         self._late = False
         self._latched: set[tuple[str, str]] = set()
+        self._new: dict[tuple[str, str], _New] = {}
         self._told_at = time.monotonic()
         self._revision = 0
+        self._in_hand = 0
+        self._taken = 0
         self._spare: list[int] = []
         self._appended = 0
         self._failure: psycopg.Error | None = None
         super().__init__(raw, namespace, names, _NOT_YET)
 
     def begin(self, *, durable: bool) -> None:
-        """Begin, take the latches in their global order, then look at the clock: one message."""
+        """Begin and take the latches in their global order, with the first message."""
         self._pending = latches.begin(self._deadline, durable=durable)
         if self._scope:
             self._pending.append(latches.of_scope(self._ns, self._scope))
         if self._stripes:
             self._pending.append(latches.exclusive(self._stripes))
-        self.now = schema.instant(self._send(f"SELECT {latches.NOW}")[0].rows[0][0])
+
+    @property
+    def now(self) -> datetime:
+        if not self._begun:
+            self._send()
+        return self._now
+
+    @now.setter
+    def now(self, at: datetime) -> None:
+        self._now = at
 
     @property
     def revision(self) -> int:
         if not self._revision:
-            self._revision, self.xid = self._send(f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}")[0].rows[0]
+            self._place_new()
+        if not self._revision:
+            if not self._begun and not self._by_row:
+                self._send()
+            if not self._in_hand:
+                self._take(self._send(self._messages.bound(_TAKE))[0].rows[0])
+            self._revision = self._in_hand
         return self._revision
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        # Alone, a statement goes as one that the server prepares; behind others it is text as they are.
-        if self._pending or self._by_row:
-            return self._send(self._bound(sql, parameters))[0].rows
-        with self._remembering_failure():
-            return super().rows(sql, parameters)
+        return self._send(self._messages.bound(sql, parameters))[0].rows
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         faults.reach("postgres.write")
-        answer, xid = self._send(self._bound(sql, parameters), f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
+        self._wrote = True
+        answer, xid = self._send(self._messages.bound(sql, parameters), f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
         self.xid = self.xid or xid.rows[0][0]
         return answer.changed
 
     def write(self, sql: str, parameters: Sequence[Any]) -> None:
         faults.reach("postgres.write")
-        self._pending.append(self._bound(sql, parameters))
+        self._wrote = True
+        self._pending.append(self._messages.bound(sql, parameters))
         if len(self._pending) > _KEPT_BACK_MAX:
             self._send()
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
-        if space.name not in self._by_row or not storable(key):
+        if space.name not in self._by_row or not storable(key) or (space.name, key) in self._latched:
             return super().get(space, key)
         found = self._locked(space, key)
-        if not found and (space.name, key) not in self._latched:
+        if not found:
             # Nothing there to lock: latch the key itself, then look again for what came in between.
-            self._latch(space, key)
-            found = self._locked(space, key)
+            found = self._latch(space, key)
         self._latched.add((space.name, key))
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
-        if space.name in self._by_row and (space.name, key) not in self._latched:
+        known = space.name not in self._by_row or (space.name, key) in self._latched
+        if not known and self._revision:
             self._latch(space, key)
-            self._locked(space, key)
             self._latched.add((space.name, key))
+        elif not known:
+            # All of them are latched at once, when the first is needed, and then there is a revision that is theirs.
+            table = self._table(space)
+            self._new[space.name, key] = _New(table, key, self.row_of(space, key, record, 0))
+            return
         super().put(space, key, record)
 
     def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
@@ -149,7 +180,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         encoded = check_entry(data).decode()
         revision = self._entry_revision()
-        self.write(_APPEND, (revision, self._ns, self.now, actor, kind, subject, encoded))
+        self.write(_APPEND, (revision, self._raw.life, self._ns, self.now, actor, kind, subject, encoded))
         self._appended += 1
         self.notify(JOURNAL_TOPIC)
         return revision
@@ -160,20 +191,31 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def notify(self, topic: str) -> None:
         self._topics[topic] = None
 
-    def commit(self) -> None:
-        """Send what was kept back and commit. A driver's error that means a lost connection leaves the outcome open if `xid`
-        is set; any other, and any before the commit was sent, means that nothing was changed."""
+    def prepare(self) -> None:
+        """Make the transaction ready for its commit. Raises what kept it from that: nothing was changed."""
         if self._failure is not None:
             raise self._failure
+        self._place_new()
         if self._late:
             raise LateLatch(self._stripes)
-        if self.xid is None and not self._topics:
-            self._send("ROLLBACK")
-            return
+
+    def commit(self) -> None:
+        """Send what was kept back, commit and notify. A driver's error leaves the outcome open if the connection is lost, or
+        if no transaction is open behind it."""
+        ending = []
+        if self._wrote or self._revision:
+            ending.append("COMMIT")
+        elif self._begun:
+            ending.append("ROLLBACK")
+        else:
+            self._pending.clear()
+            self._begun = True
         if self._topics:
-            self._pending.append(self._bound(*notices(self._ns, list(self._topics))))
+            ending.append(self._messages.bound(*notices(self._ns, list(self._topics))))
+        if not ending:
+            return
         faults.reach("postgres.commit.before")
-        self._send("COMMIT")
+        self._send(*ending)
         faults.reach("postgres.commit.after")
 
     def _entry_revision(self) -> int:
@@ -184,49 +226,102 @@ class PostgresTx(PostgresReadTx, SqlTx):
             number = min(2 * self._appended, _REVISIONS_AT_ONCE_MAX)
             more = self._send(f"SELECT {schema.NEXT_REVISION} FROM generate_series(1, {number})")[0].rows
             self._spare = sorted((row[0] for row in more), reverse=True)
+            self._taken = self._spare[0]
         return self._spare.pop()
 
     def _locked(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
-        found = self.rows(self._table(space).get_locked, (self._ns, key))
+        """Lock a row, and take a revision if there is one to lock and none is used yet."""
+        sql = self._table(space).get_locked
+        if self._revision:
+            found = self.rows(sql, (self._ns, key))
+        else:
+            found = self._with_revision(self.rows(_taking(sql, "value, rev"), (self._ns, key)))
         if found:
             self._refuse_younger(found[0][1])
         return found
 
-    def _latch(self, space: Space[Any], key: str) -> None:
+    def _latch(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
+        """Latch a key that has no row, and look for one that came meanwhile."""
         stripe = latches.stripe_key(self._ns, self._table(space).name, key)
-        if stripe in self._stripes:
+        if fresh := stripe not in self._stripes:
+            self._stripes.add(stripe)
+            self._pending.append(latches.exclusive([stripe]))
+        last = _GIVEN if self._revision else _TAKE
+        found, taken = self._send(
+            self._messages.bound(self._table(space).get_locked, (self._ns, key)), self._messages.bound(last)
+        )
+        if not self._revision:
+            self._take(taken.rows[0])
+        elif fresh and taken.rows[0][0] > self._taken:
+            # Whoever took the revisions since may have put the key with one of them, and removed it.
+            self._late = True
+        if found.rows:
+            self._refuse_younger(found.rows[0][1])
+        return found.rows
+
+    def _place_new(self) -> None:
+        """Latch what was put without a look at it, take a revision, and write it: one message."""
+        if not self._new:
             return
-        self._stripes.add(stripe)
-        self._late = self._late or self._revision > 0
-        self._pending.append(latches.exclusive([stripe]))
+        new, self._new = self._new, {}
+        self._latched.update(new)
+        stripes = {latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()} - self._stripes
+        if stripes:
+            self._stripes |= stripes
+            self._pending.append(latches.exclusive(stripes))
+        locking = []
+        for table in dict.fromkeys(one.table for one in new.values()):
+            keys = sorted(one.key for one in new.values() if one.table is table)
+            locking.append(self._messages.bound(_LOCK_ALL.format(table.name), (self._ns, keys)))
+        self._take(self._send(*locking, self._messages.bound(_TAKE))[-1].rows[0])
+        self._revision = self._in_hand
+        for one in new.values():
+            one.row[2] = self._revision
+            self.write(one.table.put, one.row)
+
+    def _take(self, row: Sequence[Any]) -> None:
+        """A revision that was taken after everything latched so far. It counts once it is used."""
+        self._in_hand, self.xid = row
+        self._taken = self._in_hand
+
+    def _with_revision(self, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows of a statement made by `_taking`, without the revision that came with them."""
+        if found:
+            self._take(found[0][-2:])
+        return [row[:-2] for row in found]
+
+    def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._revision or not self._by_row:
+            return self.rows(sql, parameters)
+        return self._with_revision(self.rows(_taking(sql, "key, value, rev"), parameters))
 
     def _refuse_younger(self, revision: int) -> None:
         if self._revision and revision > self._revision:
             # It was put after this transaction took its own revision; with that one it would go back.
             raise Again
 
-    def _bound(self, sql: str, parameters: Sequence[Any]) -> str:
-        try:
-            return self._cursor.mogrify(sql.encode(), parameters)
-        except UnicodeEncodeError:
-            raise _unfit() from None
-
-    def _send(self, *statements: str) -> list["_Answer"]:
+    def _send(self, *statements: str) -> list[Answer]:
         """Send what was kept back and these, in one message; return the answers to these."""
-        texts = [*self._pending, *statements]
+        self._place_new()
+        opening = [] if self._begun else [self._messages.bound(_look(latches.NOW, taking=not self._by_row))]
+        texts = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
-            texts.insert(0, latches.limit(self._deadline))
+            texts.insert(0 if self._begun else 1, latches.limit(self._deadline))
             self._told_at = time.monotonic()
         self._pending = []
-        answers = []
         with self._remembering_failure():
-            self._cursor.execute("; ".join(texts).encode())
-            while True:
-                rows = self._cursor.fetchall() if self._cursor.description else []
-                answers.append(_Answer(rows, self._cursor.rowcount))
-                if not self._cursor.nextset():
-                    return answers[len(answers) - len(statements) :]
+            answers = self._messages.exchange(texts)
+        if opening:
+            self._begun = True
+            self._opened(answers.pop().rows[0])
+        return answers[len(answers) - len(statements) :]
+
+    def _opened(self, row: Sequence[Any]) -> None:
+        self.now = self._clock.saw(schema.instant(row[0]))
+        if row[1:]:
+            # Whole spaces were latched before it, and there is nothing else to latch.
+            self._take(row[1:])
 
     @contextmanager
     def _remembering_failure(self) -> Iterator[None]:
@@ -238,10 +333,25 @@ class PostgresTx(PostgresReadTx, SqlTx):
             raise
 
 
-class _Answer(NamedTuple):
-    rows: list[tuple[Any, ...]]
-    changed: int
+class _New(NamedTuple):
+    """A record that was put under a key of which nothing is known yet; its revision is still to come."""
+
+    table: Table
+    key: str
+    row: list[Any]
 
 
-def _unfit() -> InvalidValue:
-    return InvalidValue("a lone surrogate is no character and cannot be stored: encode such text first")
+_LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR UPDATE"
+
+
+@lru_cache(maxsize=16)
+def _look(now: str, *, taking: bool) -> str:
+    """A look at the clock, which may take a revision too."""
+    return f"SELECT {now}" + (_TAKE.replace("SELECT", ",") if taking else "")
+
+
+@lru_cache(maxsize=1024)
+def _taking(sql: str, columns: str) -> str:
+    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock."""
+    revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
+    return f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, {revision} FROM locked"

@@ -29,7 +29,9 @@ def lost(error: psycopg.Error) -> bool:
     if isinstance(error, psycopg.InterfaceError):
         return True
     state = error.sqlstate
-    return isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08" or state in _SHUT_DOWN)
+    if state in _SHUT_DOWN:
+        return True
+    return isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08")
 
 
 def passing(error: psycopg.Error) -> bool:

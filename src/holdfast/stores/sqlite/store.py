@@ -203,7 +203,7 @@ class SqliteStore:
         check_limit(limit)
         places = places_of(cursor, 2)
         files = [self.durable]
-        if os.path.exists(self._volatile_path()):
+        if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
         # From the end at least one of each, whose place is the cursor.
         number = max(limit, 1) if reverse else limit
@@ -273,7 +273,7 @@ class SqliteStore:
             raise LockTimeout("the volatile file could not be opened in time: another thread is at it", outcome="none")
         try:
             if self._volatile is None:
-                path = self._volatile_path()
+                path = self.volatile_path()
                 prepare(path)
                 # Lent before, since `create` may run in the gate's thread, which cannot open one while this thread does.
                 with self.durable.connection(_left(deadline)) as connection:
@@ -348,7 +348,7 @@ class SqliteStore:
         """Remove the files of earlier boots, which nobody can have open any more; return the last era of their tokens, whose
         counters may have carried beyond the one they were begun in."""
         known = 0
-        mine = self._volatile_path()
+        mine = self.volatile_path()
         for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.locks-*")):
             if path.name.startswith(mine.name):
                 continue
@@ -358,7 +358,8 @@ class SqliteStore:
                 os.unlink(path)
         return known
 
-    def _volatile_path(self) -> Path:
+    def volatile_path(self) -> Path:
+        """Where the volatile file of this boot is, or would be."""
         return self.path.with_name(f"{self.path.name}.locks-{self._boot_id}.sqlite")
 
     def _check_open(self) -> None:

@@ -13,13 +13,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
+from holdfast.stores.contents import Kept, wrong_with, wrong_with_entry
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.filesystem import make_private
@@ -58,7 +57,7 @@ def backup(store: SqliteStore, target: Path) -> None:
     """
     if os.path.lexists(target):
         raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, _whole(target) as temporary:
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
         _copy(connection.raw, temporary)
 
 
@@ -101,24 +100,14 @@ def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Itera
     table = table_of(space, schema.DIALECT)
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
     for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
-        where = f"{ns}: {space.name}/{key}"
-        try:
-            record = space.decode(key, value)
-        except Corrupt as error:
-            yield f"{ns}: {error.message}"
-            continue
-        if space.index_keys(record) != places:
-            yield f"{where} disagrees with its indexes: put it again to mend them"
-        if rev > last:
-            yield f"{where} has revision {rev}, beyond the last one given ({last})"
+        if wrong := wrong_with(Kept(space, ns, key, rev, value), places, last):
+            yield wrong
 
 
 def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
     for revision, data in raw.execute("SELECT revision, data FROM journal"):
-        try:
-            msgspec.json.decode(data, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            yield f"journal entry {revision} is damaged: {error}"
+        if wrong := wrong_with_entry(revision, data):
+            yield wrong
 
 
 def _sound_backup(source: Path) -> sqlite3.Connection:
@@ -243,7 +232,7 @@ def _copy(source: sqlite3.Connection, target: Path) -> None:
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
+def whole(target: Path) -> Iterator[Path]:
     """A temporary file that takes the target's name at the end, synced, unless the block raises."""
     with _temporary(target) as temporary:
         yield temporary

@@ -64,6 +64,33 @@ def restore(file: Path, as_json: bool) -> None:
 
 
 @store.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@_json_option
+def copy(source: str, target: str, as_json: bool) -> None:
+    """Copy everything in the store FROM to the new store TO: sqlite:PATH or postgresql://...
+
+    Tokens stay as they are, and TO gives only greater ones. Stop whoever writes to FROM first, and let them use TO after it.
+    """
+    copied = Upkeep(load_settings(store=source)).copy(target)
+    said = "\n".join(f"{number} of {name}" for name, number in copied.items() if number) or "nothing but an era"
+    answer(to_json({"copied": copied}) if as_json else said)
+
+
+@store.command("begin-era")
+@_json_option
+@store_options
+def begin_era(as_json: bool) -> None:
+    """Give only tokens of a new era from now on.
+
+    For a PostgreSQL whose files were put back as they once were. It notices a crash, a standby that took over and a restored
+    dump by itself.
+    """
+    era = _upkeep().begin_era()
+    answer(to_json({"era": era}) if as_json else f"era {era}")
+
+
+@store.command()
 @click.argument("space")
 @click.argument("key")
 @_json_option

@@ -1,0 +1,107 @@
+"""PostgreSQL: claims, lock pairs and wake-ups against the same done by hand."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench import servers, work, work_postgres
+from bench.measure import Contender, Lab, Sample, Series, ratio
+from bench.report import Row, Verdict
+
+NAME = "postgres"
+
+_WORKERS = 8
+_SECONDS = 2.0
+_JOBS = 20_000
+_QUICK_JOBS = 3_000
+_WAKE_MS = 5
+
+
+def measure(lab: Lab) -> list[Row]:
+    with servers.postgres() as address:
+        if address is None:
+            return []
+        return [_claims(lab, address), _one_claims(lab, address), _pair(lab, address), _wake(lab, address)]
+
+
+def _race(lab: Lab, address: str, cast: Callable[..., object], *, claims: bool, **how: float) -> Callable[[Path], Sample]:
+    jobs = partial(work_postgres.prepare_jobs, address=address, jobs=_QUICK_JOBS if lab.quick else _JOBS)
+    prepare = jobs if claims else partial(work_postgres.prepare_nothing, address=address)
+    return lab.race(prepare=prepare, cast=partial(cast, address=address), **how)  # type: ignore[arg-type]
+
+
+def _claimed(lab: Lab, address: str, workers: int) -> list[Series]:
+    race = partial(_race, lab, address, claims=True, processes=workers, seconds=_SECONDS)
+    return lab.interleave(
+        [
+            Contender("Holdfast, PostgreSQL", work.FULL, race(work_postgres.Claim)),
+            Contender("raw SKIP LOCKED", work.FULL, race(work_postgres.RawClaim)),
+        ]
+    )
+
+
+def _claims(lab: Lab, address: str) -> Row:
+    series = _claimed(lab, address, _WORKERS)
+    rate = ratio(series[0], series[1], lambda sample: sample.rate)
+    return Row(
+        name="postgres-claims",
+        title=f"Claims on PostgreSQL, {_WORKERS} workers",
+        says=f"{_WORKERS} processes claim jobs from one queue, as fast as they can: the first that nobody is taking becomes "
+        "running, with a token, and the journal tells of it. The raw side does the same to the same tables by four statements "
+        "of psycopg, prepared: SELECT ... FOR UPDATE SKIP LOCKED, UPDATE, INSERT into the journal, COMMIT. It decodes, checks "
+        "and encodes nothing. Both wait for the disk at each commit.",
+        series=series,
+        verdicts=[Verdict("throughput, Holdfast to raw", "over 0.65 (aim 0.8)", rate, rate.median > 0.65)],
+    )
+
+
+def _one_claims(lab: Lab, address: str) -> Row:
+    series = _claimed(lab, address, 1)
+    rate = ratio(series[0], series[1], lambda sample: sample.rate)
+    return Row(
+        name="postgres-claims-one",
+        title="Claims on PostgreSQL, 1 worker",
+        says="The same by one process.",
+        series=series,
+        verdicts=[Verdict("throughput, Holdfast to raw", "", rate, None)],
+    )
+
+
+def _pair(lab: Lab, address: str) -> Row:
+    race = partial(_race, lab, address, claims=False, seconds=1.0)
+    series = lab.interleave(
+        [
+            Contender("Holdfast, PostgreSQL", work.FULL, race(work_postgres.LockPair)),
+            Contender("raw row lock", work.FULL, race(work_postgres.RawLockPair)),
+        ]
+    )
+    took = ratio(series[0], series[1], lambda sample: 1 / sample.rate)
+    return Row(
+        name="postgres-pair",
+        title="Lock pair on PostgreSQL, uncontended",
+        says="One process takes a lock and lets it go. The raw side is a table of its own: an INSERT ... ON CONFLICT DO "
+        "NOTHING that says who has the lock, and a DELETE, each committed to disk. It knows no queue, no lease and no token.",
+        series=series,
+        verdicts=[Verdict("time, Holdfast to raw", "at most 2", took, took.median <= 2)],
+    )
+
+
+def _wake(lab: Lab, address: str) -> Row:
+    race = partial(_race, lab, address, claims=False, seconds=1.0)
+    series = lab.interleave(
+        [
+            Contender("Holdfast, PostgreSQL", "", race(work_postgres.Wake)),
+            Contender("raw NOTIFY", "", race(work_postgres.RawWake), limit=True),
+        ]
+    )
+    took = series[0].spread(lambda sample: sample.p50_s * 1000)
+    return Row(
+        name="postgres-wake",
+        title="Wake-up through PostgreSQL",
+        says="One process notifies a topic; another, that sleeps on it, says by a pipe that it is awake. The time is from the "
+        "call to the word in the pipe. The raw side does it with pg_notify and LISTEN.",
+        series=series,
+        verdicts=[Verdict("wake-up in ms, median", f"under {_WAKE_MS}", took, took.median < _WAKE_MS)],
+        kind="time",
+        column="",
+    )

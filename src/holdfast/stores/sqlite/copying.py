@@ -1,0 +1,96 @@
+"""All of a SQLite store for another, and a SQLite store made of all of another."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.kernel import token
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.space import Space
+from holdfast.stores.contents import Contents, Kept, Told, known_spaces
+from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.translate import opening_failed, translated
+from holdfast.stores.sqlite.upkeep import whole
+
+_ENTRIES = "SELECT revision, ns, at, actor, kind, subject, data FROM journal ORDER BY revision"
+
+
+@contextmanager
+def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Contents]:
+    """What the store holds, as of one moment, for the block. Blocks no writer.
+
+    The journal of this boot's volatile file is part of it; its locks are not. Raises SchemaTooNew for an unknown space.
+    """
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(_volatile(store)) as volatile:
+        raw = connection.raw
+        raw.execute("BEGIN")
+        try:
+            found = known_spaces(spaces, (row[0] for row in raw.execute("SELECT name FROM spaces ORDER BY name")))
+            journal = [Told(*row) for file in (raw, volatile) for row in _if_there(file, _ENTRIES)]
+            counts = {space.name: _count(volatile if space.volatile else raw, space) for space in spaces}
+            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()))
+            yield Contents(era, counts, _records(raw, found), iter(sorted(journal)))
+        finally:
+            raw.execute("ROLLBACK")
+
+
+def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: Clock | None = None) -> None:
+    """Make a new store of the contents of another, whole or not at all, in an era beyond all of theirs.
+
+    Raises InvalidValue when there is a file already, StoreUnavailable when it cannot be written, RecordInvalid for a damaged
+    record.
+    """
+    if path.exists():
+        raise InvalidValue(f"{path} exists: a copy goes to a new store", path=str(path))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise opening_failed(path, error) from None
+    with whole(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
+        try:
+            raw.execute("BEGIN")
+            schema.create(raw, token.next_era(all_of.era, (clock or SystemClock()).now()))
+            for space in spaces:
+                if not space.volatile:
+                    schema.declare(raw, space)
+            for record in all_of.records:
+                row = (record.namespace, record.key, record.revision, record.value, *record.places())
+                raw.execute(table_of(record.space, schema.DIALECT).insert, row)
+            raw.executemany(
+                "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                all_of.journal,
+            )
+            raw.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(path, error) from None
+
+
+def _volatile(store: SqliteStore) -> sqlite3.Connection:
+    """The volatile file of this boot, or an empty one where nobody made it yet."""
+    path = store.volatile_path()
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) if path.exists() else sqlite3.connect(":memory:")
+
+
+def _count(raw: sqlite3.Connection, space: Space[Any]) -> int:
+    return sum(row[0] for row in _if_there(raw, f"SELECT count(*) FROM {table_of(space, schema.DIALECT).name}"))
+
+
+def _if_there(raw: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement; none where its table was not made yet."""
+    table = sql.partition(" FROM ")[2].partition(" ")[0]
+    if raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
+        return []
+    return raw.execute(sql).fetchall()
+
+
+def _records(raw: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> Iterator[Kept]:
+    for space in spaces:
+        table = table_of(space, schema.DIALECT)
+        for ns, key, rev, value in raw.execute(f"SELECT ns, key, rev, value FROM {table.name} ORDER BY ns, key"):
+            yield Kept(space, ns, key, rev, value if isinstance(value, bytes) else str(value).encode())

@@ -1,0 +1,277 @@
+"""Work on one PostgreSQL store by several machines, and what must be true of it however the server was treated meanwhile.
+
+A machine is a process with a host id of its own, so that the others cannot probe it. Each does rounds of: count in a record
+of its own and in one of all, register a job, claim one and complete it, hold a lock. It keeps what it was told, and tells its
+parent of every round that was acknowledged as a whole.
+"""
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
+from holdfast.testing.conformance import THINGS, Thing
+
+LABEL, LOCK, ALL = "load", "load-lock", "all"
+PATIENCE_S = 60.0
+CALL_S = 4.0
+"""The time limit of a count: shorter than some outages, so that callers are told of them."""
+
+
+class Turn(NamedTuple):
+    """A turn with the lock: by CLOCK_MONOTONIC, which is one for all processes of this machine."""
+
+    token: int
+    begun_s: float
+    ended_s: float
+
+
+class Told(NamedTuple):
+    """What one machine was told."""
+
+    name: str
+    counted: int
+    unsure: int
+    registered: list[str]
+    claims: list[tuple[str, int]]
+    completed: list[str]
+    turns: list[Turn]
+    errors: Counter[str]
+
+
+class Machine:
+    """What runs in a process."""
+
+    def __init__(self, hf: Holdfast, name: str) -> None:
+        self._hf = hf
+        self._rounds = 0
+        self.told = Told(name, 0, 0, [], [], [], [], Counter())
+
+    def round(self) -> bool:
+        """One of everything; True when all of it was acknowledged."""
+        self._rounds += 1
+        steps = (self._count, self._register, self._work, self._lock)
+        done = [self._try(step) for step in steps]
+        return all(done)
+
+    def _try(self, step: Any) -> bool:
+        try:
+            step()
+        except Unavailable as error:
+            self.told.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
+            return False
+        return True
+
+    def _count(self) -> None:
+        before = self._own()
+
+        def body(tx: Tx) -> None:
+            for key in (self.told.name, ALL):
+                row = tx.get(THINGS, key)
+                tx.put(THINGS, key, Thing(rank=row.record.rank + 1 if row else 1))
+            tx.append(actor=self.told.name, kind="load.counted", subject=self.told.name)
+
+        try:
+            self._hf.store.transact(body, scope=[rows(THINGS)], timeout_s=CALL_S)
+        except Unavailable as error:
+            found = self._own() - before
+            # The truth: an outcome "none" changed nothing, and an unknown one was done once at most.
+            if found > (error.fields["outcome"] == "unknown"):
+                raise AssertionError(f"{found} after {error.message}") from error
+            self.told = self.told._replace(unsure=self.told.unsure + found)
+            raise
+        assert self._own() == before + 1
+        self.told = self.told._replace(counted=self.told.counted + 1)
+
+    def _own(self) -> int:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                row = self._hf.store.get(THINGS, self.told.name)
+                return row.record.rank if row else 0
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+
+    def _register(self) -> None:
+        name = f"{self.told.name}-{self._rounds}"
+        self._hf.jobs.register_job("work", agent="a", agent_session=LABEL, job_id=name)
+        self.told.registered.append(name)
+
+    def _work(self) -> None:
+        job = self._hf.jobs.pick_pending(LABEL, wait_s=CALL_S)
+        if job is None:
+            return
+        assert job.token is not None
+        self.told.claims.append((job.job_id, job.token))
+        while True:
+            try:
+                self._hf.jobs.update_status(job.job_id, "completed", token=job.token)
+                break
+            except Unavailable as error:
+                self.told.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
+                if error.fields.get("outcome") == "unknown" and self._is_completed(job.job_id):
+                    break
+        self.told.completed.append(job.job_id)
+
+    def _is_completed(self, job_id: str) -> bool:
+        while True:
+            try:
+                return self._hf.jobs.get_job(job_id).status.value == "completed"
+            except Unavailable:
+                continue
+
+    def _lock(self) -> None:
+        grant = self._hf.locks.acquire(LOCK, by=self.told.name, timeout_s=PATIENCE_S)
+        begun_s = time.monotonic()
+        ended_s = time.monotonic()
+        if not grant.gone:
+            self.told.turns.append(Turn(grant.token, begun_s, ended_s))
+        grant.release()
+
+
+def _run(parent: Connection, url: str, name: str) -> None:
+    os.environ["HOLDFAST_HOST_ID"] = name
+    try:
+        with holdfast.connect(url) as hf:
+            machine = Machine(hf, name)
+            while not parent.poll():
+                if machine.round():
+                    parent.send(name)
+            parent.send(machine.told)
+    except BaseException:
+        parent.send(traceback.format_exc())
+
+
+class Load:
+    """Machines at work."""
+
+    def __init__(self, ends: dict[Connection, BaseProcess]) -> None:
+        self._ends = ends
+
+    def progress(self, rounds: int = 1) -> None:
+        """Return when every machine has done so many whole rounds from now on."""
+        for end in self._ends:
+            while end.poll():
+                self._receive(end)
+        missing = Counter(dict.fromkeys(self._ends, rounds))
+        deadline = time.monotonic() + PATIENCE_S
+        while missing := +missing:
+            ready = wait(list(missing), deadline - time.monotonic())
+            assert ready, f"{len(missing)} machines made no progress"
+            for end in ready:
+                assert isinstance(end, Connection)
+                self._receive(end)
+                missing[end] -= 1
+
+    def end(self) -> list[Told]:
+        """Let the machines end their round, and return what each was told."""
+        for end in self._ends:
+            end.send("end")
+        told = []
+        for end in self._ends:
+            while not isinstance(said := self._receive(end), Told):
+                continue
+            told.append(said)
+        return told
+
+    def _receive(self, end: Connection) -> Any:
+        assert end.poll(PATIENCE_S), "a machine says nothing"
+        said = end.recv()
+        assert not (isinstance(said, str) and "Traceback" in said), said
+        return said
+
+
+@contextmanager
+def load(url: str, machines: int = 4) -> Iterator[Load]:
+    """Machines that work until the block ends or `end` is called."""
+    spawn = multiprocessing.get_context("spawn")
+    ends: dict[Connection, BaseProcess] = {}
+    try:
+        for number in range(machines):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_run, args=(theirs, url, f"machine-{number}"), daemon=True)
+            process.start()
+            theirs.close()
+            ends[ours] = process
+        yield Load(ends)
+    finally:
+        for end, process in ends.items():
+            process.kill()
+            process.join()
+            end.close()
+
+
+class Follower:
+    """Follows a journal through whatever happens to its server."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cursor = BEGINNING
+        self.seen: list[Entry] = []
+
+    def follow(self, until: Any) -> None:
+        """Read until the event is set and nothing is left."""
+        while True:
+            last = until.is_set()
+            try:
+                with self._store.listen([JOURNAL_TOPIC]) as ears:
+                    while (batch := self._store.journal(self._cursor, limit=50)).entries:
+                        self.seen += batch.entries
+                        self._cursor = batch.cursor
+                    if last:
+                        return
+                    ears.wait(0.5)
+            except Unavailable:
+                continue
+
+
+def check(hf: Holdfast, told: Sequence[Told], seen: Sequence[Entry]) -> None:
+    """Nothing lost, nothing done twice, tokens only grow, and the journal tells what the records show."""
+    counts = {one.name: hf.store.get(THINGS, one.name) for one in told}
+    found = {name: row.record.rank if row else 0 for name, row in counts.items()}
+    assert found == {one.name: one.counted + one.unsure for one in told}
+    together = hf.store.get(THINGS, ALL)
+    assert together is not None and together.record.rank == sum(found.values())
+
+    claims = [claim for one in told for claim in one.claims]
+    assert len({job for job, _ in claims}) == len(claims), "a job was claimed twice"
+    assert len({token for _, token in claims}) == len(claims)
+    for one in told:
+        for job in one.registered:
+            hf.jobs.get_job(job)
+    ran = [(entry.subject, entry.data["token"]) for entry in seen if entry.data.get("to") == "running"]
+    assert len(dict(ran)) == len(ran), "a job ran twice"
+    assert set(claims) <= set(ran)
+    for job in (job for one in told for job in one.completed):
+        assert hf.jobs.get_job(job).status.value == "completed"
+
+    turns = sorted(turn for one in told for turn in one.turns)
+    assert turns
+    assert all(a.token < b.token and a.ended_s <= b.begun_s for a, b in pairwise(turns))
+    _check_journal(hf, seen, found)
+
+
+def _check_journal(hf: Holdfast, seen: Sequence[Entry], found: dict[str, int]) -> None:
+    revisions = [entry.revision for entry in seen]
+    assert len(set(revisions)) == len(revisions), "an entry was seen twice"
+    stored, cursor = [], BEGINNING
+    while (batch := hf.store.journal(cursor)).entries:
+        stored += [entry.revision for entry in batch.entries]
+        cursor = batch.cursor
+    assert revisions == stored
+    assert Counter(entry.subject for entry in seen if entry.kind == "load.counted") == Counter(found)
+    registered = [entry.subject for entry in seen if entry.kind == "job.registered"]
+    assert len(set(registered)) == len(registered)

@@ -1,0 +1,212 @@
+"""What goes over the wire: how few messages, how often a body runs, and what a notice may not do to a commit."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast import connect
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import Tx
+from holdfast.stores.postgres import listening, messages, open_postgres
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(open_postgres(postgres_url)) as store:
+        put(store, "warm")
+        store.transact(lambda tx: tx.put(OTHERS, "warm", Thing()), scope=[OTHERS])
+        yield store
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The messages of transactions, as they are sent."""
+    texts: list[str] = []
+    really = messages._exchange
+
+    def exchange(raw: messages.Connection, text: str) -> list[messages.Answer]:
+        texts.append(text)
+        return really(raw, text)
+
+    monkeypatch.setattr(messages, "_exchange", exchange)
+    return texts
+
+
+def test_new_keys_that_nobody_looked_at_are_put_by_one_run(store: PostgresStore, sent: list[str]) -> None:
+    runs: list[int] = []
+
+    def body(tx: Tx) -> int:
+        runs.append(1)
+        for i in range(5):
+            tx.put(THINGS, f"a{i}", Thing())
+            tx.put(OTHERS, f"b{i}", Thing())
+        tx.append(actor="t", kind="k", subject="s")
+        return tx.revision
+
+    revision = store.transact(body, scope=[rows(THINGS), rows(OTHERS)])
+    assert len(runs) == 1
+    assert len(sent) == 2
+    found = store.read(lambda tx: [*tx.range(THINGS, prefix="a"), *tx.range(OTHERS, prefix="b")], scope=[THINGS, OTHERS])
+    assert [row.revision for row in found] == [revision] * 10
+
+
+def test_a_key_put_after_the_entry_that_tells_of_it_is_put_by_one_run(store: PostgresStore) -> None:
+    """It is latched after its revision was taken; nobody took another meanwhile."""
+    runs: list[int] = []
+
+    def body(tx: Tx) -> None:
+        runs.append(1)
+        tx.append(actor="t", kind="k", subject="s")
+        tx.put(THINGS, "late", Thing())
+
+    store.transact(body, scope=[rows(THINGS)])
+    assert len(runs) == 1
+
+
+def test_a_key_latched_late_is_put_with_a_greater_revision_than_one_that_came_and_went(store: PostgresStore) -> None:
+    runs: list[int] = []
+    tokens: list[int] = []
+
+    def body(tx: Tx) -> int:
+        runs.append(1)
+        tx.append(actor="t", kind="k", subject="s")
+        if len(runs) == 1:
+            token = store.put_new(THINGS, [("late", Thing())])
+            assert token is not None and store.delete_if(THINGS, ["late"], token) == 1
+            tokens.append(token)
+        tx.put(THINGS, "late", Thing())
+        return tx.revision
+
+    tokens.append(store.transact(body, scope=[rows(THINGS)]))
+    assert len(runs) == 2
+    assert tokens == sorted(set(tokens))
+
+
+def test_what_a_body_put_it_sees(store: PostgresStore) -> None:
+    def body(tx: Tx) -> list[object]:
+        tx.put(THINGS, "a", Thing(rank=1))
+        tx.put(THINGS, "a", Thing(rank=2))
+        tx.put(THINGS, "b", Thing(rank=3))
+        row = tx.get(THINGS, "a")
+        return [row and row.record.rank, tx.delete(THINGS, "b"), tx.get(THINGS, "b"), row and row.revision == tx.revision]
+
+    assert store.transact(body, scope=[rows(THINGS)]) == [2, True, None, True]
+
+
+def test_a_job_is_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[str]) -> None:
+    with connect(postgres_url) as hf:
+        for _ in range(2):
+            hf.jobs.register_job("x", agent="a", agent_session="s")
+        hf.jobs.pick_pending("s")
+        sent.clear()
+        job = hf.jobs.pick_pending("s")
+        assert job is not None and len(sent) == 2
+        hf.jobs.update_status(job.job_id, "completed", token=job.token)
+        assert len(sent) == 4
+        assert hf.jobs.pick_pending("s") is None
+        assert len(sent) == 6
+
+
+def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_NOTIFY", "SELECT 1 / (cardinality(%s::text[]) - cardinality(%s::text[]) - 0)")
+    monkeypatch.setattr(listening, "notices", lambda *_: (listening._NOTIFY, [["a"], ["a"]]))
+    monkeypatch.setattr("holdfast.stores.postgres.transaction.notices", listening.notices)
+    runs: list[int] = []
+
+    def body(tx: Tx) -> None:
+        runs.append(1)
+        tx.put(THINGS, "a", Thing())
+        tx.notify("topic")
+
+    store.transact(body, scope=[THINGS])
+    assert len(runs) == 1
+    assert store.get(THINGS, "a") is not None
+
+
+def test_nobody_is_notified_where_nobody_listens(store: PostgresStore, postgres_url: str) -> None:
+    """Seen by a session that listens without the sign of one."""
+    with psycopg.connect(postgres_url, autocommit=True) as raw, closing(open_postgres(postgres_url)) as other:
+        raw.execute("LISTEN holdfast")
+
+        def told() -> list[str]:
+            store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
+            raw.execute("SELECT 1")
+            return [notice.payload for notice in raw.notifies(timeout=0)]
+
+        assert told() == []
+        with other.listen(["topic"]) as ears:
+            assert told() == ["default\ntopic"]
+            assert heard(ears)
+
+
+def test_a_statement_is_known_by_its_name_after_a_failure_too(store: PostgresStore) -> None:
+    def refuse(tx: Tx) -> None:
+        tx.get(THINGS, "never-seen-before")
+        tx.find(THINGS, "place", ("x",), reverse=True)
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            store.transact(refuse, scope=[rows(THINGS)])
+    assert store.transact(lambda tx: tx.find(THINGS, "place", ("x",), reverse=True), scope=[rows(THINGS)]) == []
+
+
+def test_statements_beyond_the_bound_are_sent_as_text(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_PREPARED_MAX", 0)
+    with store.connections._lent(_soon()) as raw:
+        raw.prepared.clear()
+    put(store, "it's 100%", Thing(owner="o'%s"))
+    row = store.get(THINGS, "it's 100%")
+    assert row is not None and row.record.owner == "o'%s"
+
+
+@pytest.mark.parametrize("conforming", ["on", "off"])
+def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None:
+    """Also where the server takes a backslash for an escape unless told otherwise."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        raw.execute(f"ALTER DATABASE {name} SET standard_conforming_strings = {conforming}".encode())
+        raw.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode())
+    hostile = [
+        "'",
+        "''",
+        "\\",
+        "\\'",
+        "\\x41",
+        "%s",
+        "$1",
+        "'; DROP SCHEMA holdfast CASCADE; --",
+        "é日本",
+        "\n\t\x01",
+        "{}",
+        "E'",
+    ]
+    with closing(open_postgres(postgres_url)) as store:
+        for text in hostile:
+
+            def body(tx: Tx, text: str = text) -> None:
+                tx.get(THINGS, text)
+                tx.put(THINGS, text, Thing(owner=text))
+                tx.append(actor=text, kind=text, subject=text, data={text: text})
+
+            store.transact(body, scope=[rows(THINGS)])
+            row = store.get(THINGS, text)
+            assert row is not None and row.record.owner == text
+            found = store.read(lambda tx, text=text: tx.find(THINGS, "place", (text,)), scope=[THINGS])
+            assert [row.key for row in found] == [text]
+        assert [(entry.subject, entry.data) for entry in store.journal().entries] == [(text, {text: text}) for text in hostile]
+        with pytest.raises(InvalidValue, match="NUL"):
+            store.transact(lambda tx: tx.append(actor="t", kind="k", subject="a\0b"), scope=[])
+
+
+def _soon() -> messages.Any:
+    from holdfast.stores.postgres.connections import Deadline
+
+    return Deadline.after(PATIENCE_S)

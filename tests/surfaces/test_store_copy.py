@@ -1,0 +1,157 @@
+"""`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and nothing is given again."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast.app import Upkeep
+from holdfast.kernel import token
+from holdfast.kernel.errors import Collision, Fenced, Held, InvalidValue, NotFound, RecordInvalid, SchemaTooNew
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.store import BEGINNING, Store
+from tests.surfaces.command import CommandLine
+
+pytestmark = pytest.mark.slow
+
+
+def upkeep(url: str) -> Upkeep:
+    return Upkeep(Settings(store=url))
+
+
+def entries(store: Store) -> list[tuple[object, ...]]:
+    """The whole journal, but for its order."""
+    found, cursor = [], BEGINNING
+    while (batch := store.journal(cursor)).entries:
+        found += [(e.revision, e.at, e.actor, e.kind, e.subject, e.data) for e in batch.entries]
+        cursor = batch.cursor
+    return sorted(found, key=lambda entry: entry[0])  # type: ignore[arg-type, return-value]
+
+
+def work(url: str, namespace: str) -> tuple[str, int]:
+    """Leave something of everything behind; return a job that is running, and its token."""
+    with holdfast.connect(url, namespace=namespace) as hf:
+        for name in ("é'1", "2", "3"):
+            hf.jobs.register_job(f"do {name} \\u0000 \0", agent="a", agent_session="s")
+        hf.holds.take("subject", by="b")
+        with hf.locks.acquire("lock", by="x", ttl_s=60):
+            pass
+        job = hf.jobs.pick_pending("s")
+        assert job is not None and job.token is not None
+        return job.job_id, job.token
+
+
+def state(url: str, namespace: str) -> tuple[object, ...]:
+    with holdfast.connect(url, namespace=namespace) as hf:
+        return hf.jobs.list_jobs(), hf.holds.count("subject"), entries(hf.store)
+
+
+def last_token(url: str) -> int:
+    """A token that is given now."""
+    with holdfast.connect(url, namespace="tokens") as hf, hf.locks.acquire("any", by="x") as grant:
+        return grant.token
+
+
+def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, postgres_url: str) -> None:
+    first, last = f"sqlite:{tmp_path / 'a.sqlite'}", f"sqlite:{tmp_path / 'deep' / 'b.sqlite'}"
+    claims = {namespace: work(first, namespace) for namespace in ("default", "other")}
+    given = [last_token(first)]
+    was = {namespace: state(first, namespace) for namespace in claims}
+    for source, target in ((first, postgres_url), (postgres_url, last)):
+        copied = upkeep(source).copy(target)
+        assert (copied["jobs"], copied["holds"]) == (6, 2)
+        assert {namespace: state(target, namespace) for namespace in claims} == was
+        assert upkeep(target).check() == []
+        given.append(last_token(target))
+    assert [token.era(one) for one in given] == sorted({token.era(one) for one in given})
+    # Whoever had a claim has it still, by the same token, and by no other.
+    with holdfast.connect(last) as hf:
+        job_id, claim = claims["default"]
+        with pytest.raises(Fenced):
+            hf.jobs.update_status(job_id, "completed", token=claim + 1)
+        assert hf.jobs.update_status(job_id, "completed", token=claim).status.value == "completed"
+
+
+def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres_url: str) -> None:
+    source = f"sqlite:{tmp_path / 'a.sqlite'}"
+    work(source, "default")
+    work(postgres_url, "other")
+    was = state(postgres_url, "other")
+    with pytest.raises(Collision, match="new store"):
+        upkeep(source).copy(postgres_url)
+    assert state(postgres_url, "other") == was
+    with pytest.raises(InvalidValue, match="exists"):
+        upkeep(postgres_url).copy(source)
+    with pytest.raises(InvalidValue):
+        upkeep(source).copy("memory:")
+    with pytest.raises(NotFound):
+        upkeep(f"sqlite:{tmp_path / 'none.sqlite'}").copy(postgres_url)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_store_in_which_locks_are_held_is_not_copied(tmp_path: Path, postgres_url: str, kind: str) -> None:
+    urls = {"sqlite": f"sqlite:{tmp_path / 'a.sqlite'}", "postgres": postgres_url}
+    target = f"sqlite:{tmp_path / 'b.sqlite'}"
+    with holdfast.connect(urls[kind], namespace="elsewhere") as hf, hf.locks.acquire("lock", by="x"):
+        with pytest.raises(Held, match="1 locks"):
+            upkeep(urls[kind]).copy(target)
+    assert not (tmp_path / "b.sqlite").exists()
+    upkeep(urls[kind]).copy(target)
+
+
+def test_what_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str) -> None:
+    target = tmp_path / "b.sqlite"
+    job_id, _ = work(postgres_url, "default")
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        raw.execute("UPDATE holdfast.s_jobs SET value = '{\"no\":1}' WHERE key = %s", (job_id,))
+        with pytest.raises(RecordInvalid, match=job_id):
+            upkeep(postgres_url).copy(f"sqlite:{target}")
+        raw.execute("INSERT INTO holdfast.spaces VALUES ('of_the_future', 1, '')")
+        with pytest.raises(SchemaTooNew, match="of_the_future"):
+            upkeep(postgres_url).copy(f"sqlite:{target}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_finds_damage_on_postgresql_and_remove_takes_it_out(postgres_url: str) -> None:
+    job_id, _ = work(postgres_url, "default")
+    assert upkeep(postgres_url).check() == []
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        raw.execute("UPDATE holdfast.s_jobs SET value = 'no json' WHERE key = %s", (job_id,))
+        raw.execute("UPDATE holdfast.s_jobs SET by_turn = NULL WHERE by_turn IS NOT NULL")
+        raw.execute("UPDATE holdfast.s_holds SET rev = rev + 1000000000")
+        raw.execute("UPDATE holdfast.journal SET data = '[' WHERE subject = %s AND kind = 'job.registered'", (job_id,))
+    found = upkeep(postgres_url).check()
+    for words, number in (
+        (job_id, 1),
+        ("disagrees with its indexes", 2),
+        ("beyond the last one given", 1),
+        ("journal entry", 1),
+    ):
+        assert len([line for line in found if words in line]) == number, (words, found)
+    assert upkeep(postgres_url).remove("jobs", job_id) == "no json"
+    with pytest.raises(NotFound):
+        upkeep(postgres_url).remove("jobs", job_id)
+
+
+def test_a_new_era_is_begun_on_demand(tmp_path: Path, postgres_url: str) -> None:
+    before = last_token(postgres_url)
+    upkeep(postgres_url).begin_era()
+    assert token.era(last_token(postgres_url)) > token.era(before)
+    with pytest.raises(InvalidValue, match="restore"):
+        upkeep(f"sqlite:{tmp_path / 'a.sqlite'}").begin_era()
+
+
+def test_the_commands(tmp_path: Path, postgres_url: str) -> None:
+    command = CommandLine(tmp_path)
+    source = f"sqlite:{tmp_path / 'a.sqlite'}"
+    work(source, "default")
+    assert "3 of jobs" in command("store", "copy", source, postgres_url).out
+    assert command("store", "copy", source, postgres_url).status == 4
+    assert command("store", "check", "--store", postgres_url).out.strip() == "sound"
+    info = command("store", "info", "--store", postgres_url).out
+    assert "PostgreSQL 1" in info and "last_token" in info
+    assert command("store", "begin-era", "--store", postgres_url).out.startswith("era ")
+    nowhere = command("store", "info", "--store", "postgresql://user:s3cret@127.0.0.1:1/x")
+    assert nowhere.status == 0 and "does not answer" in nowhere.out and "s3cret" not in nowhere.out
+    assert command("store", "backup", str(tmp_path / "f"), "--store", postgres_url).status == 2
