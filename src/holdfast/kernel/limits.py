@@ -88,3 +88,18 @@ LOCK_STATISTICS_MAX = 10_000
 
 LOCK_STATISTICS_EVERY_S = 5.0
 """How often a process adds what it counted to the store's statistics."""
+
+QUEUE_DEPTH_MAX = 1000
+"""Most requests that one queue has accepted and not finished; the next is refused."""
+
+QUEUE_KEEP_REQUESTS = 10_000
+"""Finished requests that a queue keeps."""
+
+QUEUE_KEEP_S = 30 * 24 * 3600.0
+"""Age up to which it keeps them."""
+
+QUEUE_TRIM_EVERY = 64
+"""How many requests end, on average, between two looks at these bounds."""
+
+QUEUE_TRIM_MAX = 256
+"""Most finished requests dropped at one look."""
