@@ -182,6 +182,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert stored == [(k.request_id, k.state, k.epoch, k.token, k.receipt, k.code) for k in self.known]
         head = self.queue.head()
         assert head.accepted == sum(one.state == "accepted" for one in self.known)
+        assert head.express == sum(one.state == "accepted" and one.express for one in self.known)
         assert head.running == sum(one.state == "running" for one in self.known)
         slot = [one.request_id for one in self.known if one.state == "running" and not one.express]
         assert len(slot) <= 1

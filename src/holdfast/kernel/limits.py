@@ -103,3 +103,21 @@ QUEUE_TRIM_EVERY = 64
 
 QUEUE_TRIM_MAX = 256
 """Most finished requests dropped at one look."""
+
+PROMPT_BYTES_MAX = 256 << 10
+"""Longest prompt in UTF-8. With the answer beside it, a request stays within a record's bound."""
+
+ANSWER_CHARS_MAX = 64 << 10
+"""Longest answer that is kept of a request; of a longer one, the end."""
+
+GATEWAY_INSPECT_EVERY_S = 1.0
+"""How often a gateway looks at its agent by itself. It also looks just before each delivery."""
+
+GATEWAY_LEASE_S = 30.0
+"""How long a gateway's process that cannot be probed is believed without a sign of life. It renews at a third of it."""
+
+GATEWAY_STOP_S = 10.0
+"""How long a gateway that is told to stop waits for the request that runs."""
+
+GATEWAY_WAIT_MAX_S = 25.0
+"""Longest that one HTTP request waits for a request to end."""

@@ -46,7 +46,7 @@ class Line:
 
         Raises Full, and Collision when the key was used for something else; nothing is changed then.
         """
-        if (known := self._known(draft)) is not None:
+        if (known := self.known(draft)) is not None:
             return known
         if self.head.depth >= self._depth_max:
             raise Full(
@@ -73,7 +73,7 @@ class Line:
         self._put(request)
         if draft.idempotency_key is not None:
             self._tx.put(KEYS, self._key_of(draft.idempotency_key), Key(request_id=request_id))
-        self.head = replace(self.head, accepted=self.head.accepted + 1)
+        self.head = replace(self.head, accepted=self.head.accepted + 1, express=self.head.express + draft.express)
         return request
 
     def claim(self, *, epoch: int, express: bool = False) -> Request | None:
@@ -141,7 +141,8 @@ class Line:
         if self._changed:
             self._tx.notify(topic_of(self._queue))
 
-    def _known(self, draft: Draft) -> Request | None:
+    def known(self, draft: Draft) -> Request | None:
+        """The request that a draft's idempotency key stands for, if any. Raises Collision when it asks for something else."""
         if draft.idempotency_key is None:
             return None
         row = self._tx.get(KEYS, self._key_of(draft.idempotency_key))
@@ -210,16 +211,20 @@ class Line:
         return moved
 
     def _count(self, request: Request, before: RequestState) -> None:
-        counts = {RequestState.ACCEPTED: self.head.accepted, RequestState.RUNNING: self.head.running}
-        for state, step in ((before, -1), (request.state, 1)):
-            if state in counts:
-                counts[state] += step
+        waits = (request.state is RequestState.ACCEPTED) - (before is RequestState.ACCEPTED)
+        runs = (request.state is RequestState.RUNNING) - (before is RequestState.RUNNING)
         slot = self.head.slot
         if not request.express and request.state is RequestState.RUNNING:
             slot = request.request_id
         elif slot == request.request_id:
             slot = None
-        self.head = replace(self.head, accepted=counts[RequestState.ACCEPTED], running=counts[RequestState.RUNNING], slot=slot)
+        self.head = replace(
+            self.head,
+            accepted=self.head.accepted + waits,
+            express=self.head.express + (waits if request.express else 0),
+            running=self.head.running + runs,
+            slot=slot,
+        )
 
     def trim(self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S) -> int:
         """Drop finished requests beyond the bounds, the oldest first and a bounded number at once; return how many."""

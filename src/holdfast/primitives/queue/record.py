@@ -75,9 +75,14 @@ class Request(Record, frozen=True, kw_only=True):
 
 
 class Head(Record, frozen=True, kw_only=True):
-    """What a queue knows of itself. Every change of the queue latches it, so that queues on one store do not meet."""
+    """What a queue knows of itself: how many requests wait, how many of these are express, how many run, and which has the
+    slot.
+
+    Every change of the queue latches it, so that queues on one store do not meet.
+    """
 
     accepted: int = 0
+    express: int = 0
     running: int = 0
     slot: str | None = None
 
