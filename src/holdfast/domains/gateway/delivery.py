@@ -133,7 +133,13 @@ class Worker:
                 return self._inspect_every_s
             self._current, self._handed_over, self._interrupted = request, False, False
         faults.reach("gateway.claimed")
-        self._carry_out(request)
+        try:
+            self._carry_out(request)
+        except Fenced:
+            raise
+        except Exception as error:  # noqa: BLE001 - or the request would keep the slot for ever
+            failure = failed_by(error, delivered="unknown")
+            self._persist(lambda: self._gateway.fail(request, failure.code or "", failure.detail, failure.facts))
         return None
 
     def _carry_out(self, request: Request) -> None:
