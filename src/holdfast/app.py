@@ -12,7 +12,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
-from holdfast.kernel.names import check_label
+from holdfast.kernel.names import check_agent_name, check_label
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
@@ -20,6 +20,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.domains.jobs import Jobs
     from holdfast.primitives.holds import Holds
     from holdfast.primitives.locks import Locks
@@ -43,7 +44,7 @@ class Holdfast:
     @cached_property
     def log(self) -> Journal:
         """The journal."""
-        return Journal(self.store, actor=self.settings.actor or _actor(), keep=self.settings.journal)
+        return Journal(self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal)
 
     @cached_property
     def jobs(self) -> "Jobs":
@@ -65,6 +66,12 @@ class Holdfast:
         from holdfast.primitives.holds import Holds
 
         return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
+
+    def gateway(self, agent: str, *, url: str | None = None, token: str | None = None) -> "GatewayClient":
+        """An agent's gateway: found by its folder on this machine, or at an address with its token. Raises InvalidName."""
+        from holdfast.adapters.gateway_client import GatewayClient
+
+        return GatewayClient(agent, root=gateway_root(self.settings, agent), url=url, token=token)
 
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
@@ -125,7 +132,7 @@ class Upkeep:
         space = spaces[space_name]
         with self._sqlite() as store:
             held = upkeep.content(store, space, key).decode(errors="backslashreplace")
-            journal = Journal(store, actor=self._settings.actor or _actor(), keep=self._settings.journal)
+            journal = Journal(store, actor=self._settings.actor or actor_here(), keep=self._settings.journal)
 
             def body(tx: Tx) -> None:
                 tx.delete(space, key)
@@ -161,15 +168,28 @@ class Upkeep:
         return self._url
 
 
+def gateway_root(settings: Settings, agent: str) -> Path:
+    """The folder of an agent's gateway: under `gateway_root`, else beside the SQLite store, else in the user's state folder."""
+    check_agent_name(agent)
+    if settings.gateway_root is not None:
+        return sqlite_path(settings.gateway_root) / settings.namespace / agent
+    url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
+    beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
+    return beside / "gateways" / settings.namespace / agent
+
+
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
+    from holdfast.domains.gateway.record import ATTACHMENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
+    from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
 
-    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    queues: list[Space[Any]] = [ATTACHMENTS, HEADS, KEYS, REQUESTS]
+    return [JOBS, HOLDS, LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN, *queues]
 
 
 def connect(
@@ -280,8 +300,8 @@ def _database(url: str) -> str:
     return str(Address(url))
 
 
-def _actor() -> str:
-    """Who the journal says did it: the user and process."""
+def actor_here() -> str:
+    """Whom the journal names unless told: the user and process."""
     for name in (os.environ.get("USER"), os.environ.get("LOGNAME")):
         if name:
             try:

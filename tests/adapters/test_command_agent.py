@@ -140,7 +140,9 @@ def test_what_a_killed_gateway_left_running_is_ended_by_the_next(tmp_path: Path)
     delivery = first.deliver("x", "any")
     group = delivery.handle.process.pid
     until((tmp_path / "begun").exists)
-    agent(tmp_path, ECHO)
+    second = agent(tmp_path, ECHO)
+    assert delivery.handle.process.poll() is None
+    second.inspect()
     assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGKILL")
     _gone(group)
 
@@ -151,7 +153,7 @@ def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
     mine = {"pid": os.getpid(), "start_ticks": 1, "boot_id": Procfs().boot_id()}
     for words in (json.dumps(mine), "{", "[]", json.dumps({**mine, "pid": "x"}), json.dumps({**mine, "boot_id": "other"})):
         note.write_text(words)
-        agent(tmp_path, ECHO)
+        agent(tmp_path, ECHO).inspect()
         assert not note.exists()
 
 

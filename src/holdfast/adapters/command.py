@@ -57,9 +57,13 @@ class CommandAgent:
         self._mutex = threading.Lock()
         self._run: _Run | None = None
         self._signals: list[tuple[float, int]] = []
-        self._end_leftover()
+        self._begun = False
 
     def inspect(self) -> Sighting:
+        if not self._begun:
+            # With the first look and not before: by then this process is the one that serves.
+            self._begun = True
+            self._end_leftover()
         program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
         if program is None:
             return Sighting(None, detail=f"there is no program {self._spec.argv[0]}: install it, or give its path")

@@ -121,3 +121,21 @@ GATEWAY_STOP_S = 10.0
 
 GATEWAY_WAIT_MAX_S = 25.0
 """Longest that one HTTP request waits for a request to end."""
+
+HTTP_BODY_BYTES_MAX = 384 << 10
+"""Largest body of an HTTP request. The longest prompt fits, also with much of it escaped."""
+
+HTTP_HEADER_BYTES_MAX = 32 << 10
+"""Largest head of an HTTP request."""
+
+HTTP_STOP_S = 5.0
+"""How long a server that is told to stop waits for the answers it is giving."""
+
+HTTP_KEEP_ALIVE_S = 15.0
+"""How often a stream of events says that it is still there."""
+
+ACCEPTS_PER_COMMIT_MAX = 64
+"""Most requests that are accepted in one commit."""
+
+GATEWAY_EVENTS_BYTES_MAX = 16 << 20
+"""How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""

@@ -76,6 +76,7 @@ class Gateway:
         self.agent = queue.name
         self.adapter = adapter
         self.on_change: Callable[[], None] = lambda: None
+        self.served_at: tuple[str, int] | None = None
         self._journal = journal
         self._processes = processes
         self._lease_s = lease_s
@@ -250,7 +251,10 @@ class Gateway:
 
     def status(self) -> Status:
         """How gateway and agent are doing, by the last look."""
-        return status_of(self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head())
+        status = status_of(self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head())
+        if self.served_at is None:
+            return status
+        return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
 
     def _change(self, body: Callable[[Tx, Line], T], *, durable: bool = True) -> T:
         return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
+    "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
     "jobs": "Delegated work: register, pick, status, get, list.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
