@@ -1,14 +1,14 @@
-"""Who is let in. Before any route: the host and origin that are served, the token, and how much may be sent.
+"""Who is let in. Before any route: the host and origin that are served, the token, and how much is announced.
 
 A page in a browser can be made to send requests to loopback, by a name that leads there or from its own origin. So a request
-whose Host is not one that is served is refused, and so is one whose Origin is another; neither needs to know the token.
+whose Host is not one that is served is refused, and so is one whose Origin is another; neither needs to know the token. What
+comes without being announced is counted by the application as it reads.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.surfaces.http.bearer import same_token
@@ -22,10 +22,6 @@ def served_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[st
     bound = f"[{host}]" if ":" in host else host
     names = {bound.lower(), *_LOOPBACK}
     return frozenset({f"{name}:{port}" for name in names} | {name.lower() for name in more})
-
-
-class _TooLarge(Exception):
-    """More was sent than is taken."""
 
 
 class Doorman:
@@ -58,7 +54,7 @@ class Doorman:
         if refused is not None:
             await _answer(send, *refused)
             return
-        await self._bounded(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._hosts:
@@ -70,39 +66,13 @@ class Doorman:
             return refusal(401, "the bearer token is missing or wrong: it is in the server's token file")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._body_bytes_max:
-            return self._too_large()
+            words = f"the body may have {self._body_bytes_max} bytes: put long text into a file and name it"
+            return refusal(413, words)
         return None
 
     def _let_in(self, authorization: str) -> bool:
         scheme, _, given = authorization.partition(" ")
         return same_token(given.strip(), self._token) and scheme.lower() == "bearer"
-
-    def _too_large(self) -> tuple[int, bytes]:
-        return refusal(413, f"the body may have {self._body_bytes_max} bytes: put long text into a file and name it")
-
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, counting what is received: a body without a length may be of any size."""
-        received, begun = 0, False
-
-        async def counted() -> Any:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > self._body_bytes_max:
-                    raise _TooLarge
-            return message
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, counted, noted)
-        except _TooLarge:
-            if not begun:
-                await _answer(send, *self._too_large())
 
 
 async def _answer(send: Send, status: int, body: bytes) -> None:

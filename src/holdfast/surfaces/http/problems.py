@@ -59,6 +59,12 @@ def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[P
     return Response(problem, status_code=status, media_type=MediaType.JSON, headers=dict(error.headers or {}))
 
 
+def on_nesting(_: Request[Any, Any, Any], __: RecursionError) -> Response[Problem]:
+    """Answer for a body that is nested deeper than can be read."""
+    problem = Problem(code="invalid_value", message="the body is nested too deeply", fields={"field": "body"})
+    return Response(problem, status_code=422, media_type=MediaType.JSON)
+
+
 def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """Answer for what nobody expected: no more than that, as its words may hold what is not for everybody."""
     _log.error("bug method=%s path=%s", request.method, request.url.path, exc_info=error)
@@ -69,6 +75,7 @@ def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[Proble
 HANDLERS: dict[int | type[Exception], Any] = {
     HoldfastError: on_holdfast_error,
     HTTPException: on_http_error,
+    RecursionError: on_nesting,
     Exception: on_bug,
 }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import delete, get, post
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter, RawBody
 from litestar.response import Stream
 
 from holdfast.domains.gateway import Gateway, Status
@@ -39,7 +39,7 @@ from holdfast.surfaces.http.sse import events, place_of
 _LOOK_EVERY_S = 0.1
 _NEW_REQUEST: msgspec.json.Decoder[NewRequest] = msgspec.json.Decoder(NewRequest)
 _DECISION = msgspec.json.Decoder(Decision)
-_RequestId = Annotated[str, Parameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+_RequestId = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 def _problems(*statuses: int) -> dict[int, ResponseSpec]:
@@ -96,10 +96,10 @@ def routes(counter: Counter) -> list[Any]:
 
     @post("/v1/requests", status_code=202, responses=_problems(409, 412, 429))
     async def accept(
-        data: NewRequest,  # noqa: ARG001 - for the schema; the framework would take "1" for 1
-        body: bytes,
+        data: JSONBody[NewRequest],  # noqa: ARG001 - for the schema; the framework would take "1" for 1
+        body: RawBody,
         idempotency_key: Annotated[
-            str | None, Parameter(header="Idempotency-Key", min_length=1, max_length=256, required=False)
+            str | None, HeaderParameter(name="Idempotency-Key", min_length=1, max_length=256, required=False)
         ] = None,
     ) -> Accepted:
         """Accept a request: it is stored, durably, before this is answered. The same Idempotency-Key again answers the same
@@ -120,15 +120,15 @@ def routes(counter: Counter) -> list[Any]:
 
     @get("/v1/requests", sync_to_thread=True, responses=_problems())
     def list_requests(
-        wanted: Annotated[RequestState | None, Parameter(query="state", required=False)] = None,
-        limit: Annotated[int, Parameter(ge=0, le=LIST_MAX)] = 100,
+        wanted: Annotated[RequestState | None, QueryParameter(name="state", required=False)] = None,
+        limit: Annotated[int, QueryParameter(ge=0, le=LIST_MAX)] = 100,
     ) -> RequestList:
         """Requests in the order they came, the newest of those that match."""
         return RequestList(requests=[view_of(one) for one in gateway.queue.list(state=wanted, limit=limit, damaged=[])])
 
     @get("/v1/requests/{request_id:str}", responses=_problems(404))
     async def get_request(
-        request_id: _RequestId, wait_s: Annotated[float, Parameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0
+        request_id: _RequestId, wait_s: Annotated[float, QueryParameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0
     ) -> RequestView:
         """A request; with `wait_s` when it has ended, or as it stands after that time."""
         return await counter.request(request_id, wait_s)
@@ -139,7 +139,7 @@ def routes(counter: Counter) -> list[Any]:
         return view_of(gateway.cancel(request_id))
 
     @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412))
-    def reconcile(data: Decision, body: bytes) -> Reconciled:  # noqa: ARG001 - as above
+    def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as above
         """Decide what becomes of the requests that wait for an earlier instance of the agent; then admission opens."""
         decision = strictly(_DECISION, body)
         return gateway.reconcile(decision.action, epoch=decision.epoch, requests=decision.requests)
@@ -152,7 +152,7 @@ def routes(counter: Counter) -> list[Any]:
 
     @get("/v1/events", media_type="text/event-stream", responses=_problems())
     async def stream(
-        last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", required=False)] = None,
+        last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", required=False)] = None,
     ) -> Stream:
         """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now on."""
         if last_event_id is not None:
