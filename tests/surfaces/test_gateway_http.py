@@ -178,6 +178,8 @@ def test_a_bad_key_is_422(untouched: Served, key: str) -> None:
         ("/v1/requests/-x", 422),
         ("/v1/requests?state=nosuch", 422),
         ("/v1/requests?limit=-1", 422),
+        ("/v1/requests?stat=failed", 422),
+        ("/v1/status?x=1", 422),
         ("/v1/requests/..%2f..%2fetc", 404),
         ("/v1/nosuch", 404),
         ("/", 404),

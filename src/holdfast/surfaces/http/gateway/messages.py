@@ -8,8 +8,6 @@ from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from holdfast.primitives.queue import Request
 
-Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
 
 class PromptPayload(Plain, frozen=True, kw_only=True):
     """The text for the agent. Of control characters it may have tab and newline."""
@@ -26,7 +24,7 @@ class SubmitPrompt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="subm
 
     schema_version: Literal[1]
     payload: PromptPayload
-    expected_epoch: Epoch | None = None
+    expected_epoch: int | None = None
 
 
 class Interrupt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="interrupt"):
@@ -34,7 +32,7 @@ class Interrupt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="interru
 
     schema_version: Literal[1]
     payload: NoPayload = NoPayload()
-    expected_epoch: Epoch | None = None
+    expected_epoch: int | None = None
 
 
 NewRequest = SubmitPrompt | Interrupt
@@ -44,8 +42,8 @@ class Decision(Plain, frozen=True, kw_only=True):
     """What is to become of the requests that wait for an earlier instance: all, or those named."""
 
     action: Literal["replay", "discard"]
-    epoch: Epoch
-    requests: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
+    epoch: int
+    requests: list[str] | None = None
 
 
 class Health(Plain, frozen=True, kw_only=True):

@@ -34,9 +34,11 @@ from holdfast.surfaces.http.gateway.messages import (
 )
 from holdfast.surfaces.http.gateway.sharing import SharedAccepts
 from holdfast.surfaces.http.problems import Problem, strictly
+from holdfast.surfaces.http.queries import takes
 from holdfast.surfaces.http.sse import events, place_of
 
 _LOOK_EVERY_S = 0.1
+_BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
 _NEW_REQUEST: msgspec.json.Decoder[NewRequest] = msgspec.json.Decoder(NewRequest)
 _DECISION = msgspec.json.Decoder(Decision)
 _RequestId = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -84,17 +86,17 @@ def routes(counter: Counter) -> list[Any]:
     """The route handlers of one gateway."""
     gateway = counter.gateway
 
-    @get("/health", sync_to_thread=False, responses={403: _problems()[403]}, security=[])
+    @get("/health", sync_to_thread=False, responses={status: _problems()[status] for status in (403, 413, 422)})
     def health() -> Health:
         """Does the gateway itself answer? Says nothing of the agent."""
         return Health(protocol_version=PROTOCOL_VERSION, status="ok")
 
-    @get("/v1/status", sync_to_thread=True, responses=_problems())
+    @get("/v1/status", sync_to_thread=True, responses=_problems(), security=_BEARER)
     def status() -> Status:
         """How gateway and agent are doing."""
         return counter.status()
 
-    @post("/v1/requests", status_code=202, responses=_problems(409, 412, 429))
+    @post("/v1/requests", status_code=202, responses=_problems(409, 412, 429), security=_BEARER)
     async def accept(
         data: JSONBody[NewRequest],  # noqa: ARG001 - for the schema; the framework would take "1" for 1
         body: RawBody,
@@ -118,7 +120,7 @@ def routes(counter: Counter) -> list[Any]:
             epoch=request.epoch,
         )
 
-    @get("/v1/requests", sync_to_thread=True, responses=_problems())
+    @get("/v1/requests", sync_to_thread=True, opt=takes("state", "limit"), responses=_problems(), security=_BEARER)
     def list_requests(
         wanted: Annotated[RequestState | None, QueryParameter(name="state", required=False)] = None,
         limit: Annotated[int, QueryParameter(ge=0, le=LIST_MAX)] = 100,
@@ -126,31 +128,33 @@ def routes(counter: Counter) -> list[Any]:
         """Requests in the order they came, the newest of those that match."""
         return RequestList(requests=[view_of(one) for one in gateway.queue.list(state=wanted, limit=limit, damaged=[])])
 
-    @get("/v1/requests/{request_id:str}", responses=_problems(404))
+    @get("/v1/requests/{request_id:str}", opt=takes("wait_s"), responses=_problems(404), security=_BEARER)
     async def get_request(
         request_id: _RequestId, wait_s: Annotated[float, QueryParameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0
     ) -> RequestView:
         """A request; with `wait_s` when it has ended, or as it stands after that time."""
         return await counter.request(request_id, wait_s)
 
-    @delete("/v1/requests/{request_id:str}", status_code=200, sync_to_thread=True, responses=_problems(404, 409))
+    @delete(
+        "/v1/requests/{request_id:str}", status_code=200, sync_to_thread=True, responses=_problems(404, 409), security=_BEARER
+    )
     def cancel(request_id: _RequestId) -> RequestView:
         """Cancel a request that was not begun."""
         return view_of(gateway.cancel(request_id))
 
-    @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412))
+    @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412), security=_BEARER)
     def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as above
         """Decide what becomes of the requests that wait for an earlier instance of the agent; then admission opens."""
         decision = strictly(_DECISION, body)
         return gateway.reconcile(decision.action, epoch=decision.epoch, requests=decision.requests)
 
-    @post("/v1/detach", status_code=202, sync_to_thread=False, responses=_problems())
+    @post("/v1/detach", status_code=202, sync_to_thread=False, responses=_problems(), security=_BEARER)
     def detach() -> Detaching:
         """Stop this gateway, as SIGTERM does. What was accepted waits for the next one."""
         counter.detach()
         return Detaching()
 
-    @get("/v1/events", media_type="text/event-stream", responses=_problems())
+    @get("/v1/events", media_type="text/event-stream", responses=_problems(), security=_BEARER)
     async def stream(
         last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", required=False)] = None,
     ) -> Stream:

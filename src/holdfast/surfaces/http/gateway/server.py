@@ -17,7 +17,9 @@ from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.gateway.routes import Counter, routes
 from holdfast.surfaces.http.gateway.sharing import SharedAccepts
+from holdfast.surfaces.http.openapi import say_strict
 from holdfast.surfaces.http.problems import HANDLERS
+from holdfast.surfaces.http.queries import refuse_unknown_query
 
 
 class GatewaySide:
@@ -44,8 +46,9 @@ class GatewaySide:
         self._changes.end_waits()
 
     def _litestar(self, counter: Counter) -> ASGIApp:
-        return Litestar(
+        app = Litestar(
             routes(counter),
+            before_request=refuse_unknown_query,
             exception_handlers=HANDLERS,
             lifespan=[self._alive],
             logging_config=None,
@@ -53,11 +56,12 @@ class GatewaySide:
             openapi_config=OpenAPIConfig(
                 title=f"Holdfast gateway of {counter.gateway.agent}",
                 version=__version__,
-                security=[{"bearer": []}],
                 components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
                 use_handler_docstrings=True,
             ),
         )
+        say_strict(app)
+        return app
 
     @asynccontextmanager
     async def _alive(self, _: Litestar) -> AsyncIterator[None]:
