@@ -16,6 +16,7 @@ from bench import (
     rows_cold,
     rows_durable,
     rows_fairness,
+    rows_gateway,
     rows_locks,
     rows_locks_crowd,
     rows_locks_killed,
@@ -34,6 +35,7 @@ _ROWS = (
     rows_volatile,
     rows_read,
     rows_threads,
+    rows_gateway,
     rows_cold,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}

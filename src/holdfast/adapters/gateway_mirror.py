@@ -20,6 +20,7 @@ from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC
 from holdfast.primitives.queue.line import topic_of
 
 _AGAIN_S = 1.0
+_TOGETHER_S = 0.1
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -67,6 +68,8 @@ class Mirror:
                     while not self._closing.is_set():
                         self._step()
                         ears.wait(None, also=[self._bell])
+                        # What comes in the next moment is written together: under load each change would be a file of its own.
+                        self._closing.wait(_TOGETHER_S)
                         self._silence()
             except (HoldfastError, OSError) as error:
                 _log.warning("files not written agent=%s: %s", self._gateway.agent, error)
