@@ -8,6 +8,7 @@ it has said its first line, until `<!-- the second terminal is done -->`.
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md"]
+PAGES = ["gateway.md", "locks.md"]
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
 
@@ -53,15 +54,19 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """A home with an empty store, where `holdfast` is on the PATH."""
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A home with an empty store, where `holdfast` is on the PATH; and a tmux of its own, should a page use one."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     path = f"{command.parent}:{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
+    base = {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm"}
+    made = {**base, "TMUX_TMPDIR": str(tmp_path), **more}
+    yield made
+    if shutil.which("tmux"):
+        subprocess.run(["tmux", "kill-server"], env=made, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -165,6 +170,7 @@ def plain(text: str) -> list[str]:
     """The lines of a text without what differs from one run to the next."""
     for pattern, stand_in in (
         ("\x1b\\[[0-9;]*m", ""),
+        ("waiting for [^\n]*\r\x1b\\[K", ""),
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
         (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),

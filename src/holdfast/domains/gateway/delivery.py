@@ -160,9 +160,13 @@ class Worker:
             return Answer(known=False)
         try:
             seen = self._gateway.look()
-            if not self._meant_for(request, seen):
-                return None
-            assert seen.instance_id is not None
+        except Unavailable:
+            # The store is away, and nothing was delivered: the request waits until it is back.
+            return None
+        if not self._meant_for(request, seen):
+            return None
+        assert seen.instance_id is not None
+        try:
             faults.reach("gateway.delivery.before")
             delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
         except Fenced:
