@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
 from holdfast.domains.gateway import Gateway, Status
-from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import GATEWAY_EVENTS_BYTES_MAX
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC
@@ -111,7 +111,8 @@ class Mirror:
             entries = batch.entries[revisions.index(self._after) + 1 :] if self._after in revisions else batch.entries
             mine = [entry for entry in entries if entry.data.get("agent") == self._gateway.agent]
             if mine:
-                lines = [to_json({"cursor": self._cursor, **to_plain(entry)}) for entry in mine]
+                place = b'{"cursor":' + to_json(self._cursor) + b","
+                lines = [place + to_json(entry)[1:] for entry in mine]
                 self._folder.append_events(lines, bytes_max=GATEWAY_EVENTS_BYTES_MAX)
             self._cursor, self._after = batch.cursor, 0
 

@@ -20,7 +20,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, GATEWAY_INSPECT_EVERY_S, GATEWAY_LEASE_S, GATEWAY_STOP_S
 from holdfast.primitives.queue import Request
-from holdfast.primitives.queue.line import topic_of
+from holdfast.primitives.queue.line import express_topic_of, topic_of
 from holdfast.primitives.queue.record import Receipt
 
 _RETRY_S = 0.5
@@ -53,8 +53,9 @@ class Worker:
 
     def start(self) -> None:
         """Begin. The gateway must be attached, and its agent looked at."""
-        self._begin("slot", partial(self._loop, self._slot_step, self._bell()))
-        self._begin("interrupts", partial(self._loop, self._interrupt_step, self._bell()))
+        agent = self._gateway.agent
+        self._begin("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell()))
+        self._begin("interrupts", partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()))
         self._begin("watch", self._watch)
 
     def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
@@ -86,11 +87,11 @@ class Worker:
         for bell in self._bells:
             os.eventfd_write(bell, 1)
 
-    def _loop(self, step: Callable[[], float | None], bell: int) -> None:
+    def _loop(self, step: Callable[[], float | None], topic: str, bell: int) -> None:
         """Do steps until there is none to do, then sleep until something has changed."""
         while not self._stopping.is_set():
             try:
-                with self._gateway.queue.store.listen([topic_of(self._gateway.agent)]) as ears:
+                with self._gateway.queue.store.listen([topic]) as ears:
                     while not self._stopping.is_set():
                         if (pause_s := step()) is not None:
                             ears.wait(pause_s, also=[bell])

@@ -1,7 +1,7 @@
 """The verbs of a queue inside a transaction, so that a domain can decide by records of its own in the same step."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.kernel import clock
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S, QUEUE_TRIM_EVERY, QUEUE_TRIM_MAX
-from holdfast.kernel.store import Damage, Tx
+from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.record import (
     ENDED,
@@ -35,7 +35,7 @@ class Line:
         row = tx.get(HEADS, queue)
         self.head = self._before = Head() if row is None else row.record
         self.damaged: Damage = []
-        self._changed = False
+        self._changed = self._hurried = False
         self._tx = tx
         self._journal = journal
         self._queue = queue
@@ -140,6 +140,8 @@ class Line:
             self._tx.put(HEADS, self._queue, self.head)
         if self._changed:
             self._tx.notify(topic_of(self._queue))
+        if self._hurried:
+            self._tx.notify(express_topic_of(self._queue))
 
     def known(self, draft: Draft) -> Request | None:
         """The request that a draft's idempotency key stands for, if any. Raises Collision when it asks for something else."""
@@ -228,15 +230,14 @@ class Line:
 
     def trim(self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S) -> int:
         """Drop finished requests beyond the bounds, the oldest first and a bounded number at once; return how many."""
-        over = self._tx.count(REQUESTS, "ended", (self._queue,)) - keep
+        over = sum(self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED) - keep
         before = clock.after(self._tx.now, -keep_s)
-        rows = self._tx.find(REQUESTS, "ended", (self._queue,), limit=QUEUE_TRIM_MAX, damaged=[])
+        oldest = in_order(self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, damaged=[])
         dropped = 0
-        for row in rows:
-            request = row.record
+        for request in oldest[:QUEUE_TRIM_MAX]:
             if dropped >= over and request.finished_at is not None and request.finished_at >= before:
                 break
-            self._tx.delete(REQUESTS, row.key)
+            self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
             if request.idempotency_key is not None:
                 self._tx.delete(KEYS, self._key_of(request.idempotency_key))
             dropped += 1
@@ -244,11 +245,30 @@ class Line:
 
     def _put(self, request: Request) -> None:
         self._changed = True
+        self._hurried = self._hurried or request.express
         self._tx.put(REQUESTS, key_of(self._queue, request.request_id), request)
 
     def _key_of(self, idempotency_key: str) -> str:
         # A digest, since a key is any text and would have to be escaped.
         return f"{self._queue}/{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+
+
+def in_order(
+    tx: ReadTx,
+    queue: str,
+    states: Iterable[RequestState],
+    *,
+    limit: int,
+    newest: bool = False,
+    damaged: Damage | None = None,
+) -> list[Request]:
+    """The oldest or newest requests in some states, in the order they came: at least `limit` of all, if there are so many."""
+    found = [
+        row.record
+        for state in states
+        for row in tx.find(REQUESTS, "state", (queue, state.value), reverse=newest, limit=limit, damaged=damaged)
+    ]
+    return sorted(found, key=lambda request: request.arrival)
 
 
 def key_of(queue: str, request_id: str) -> str:
@@ -259,6 +279,11 @@ def key_of(queue: str, request_id: str) -> str:
 def topic_of(queue: str) -> str:
     """What is notified at each change of a queue."""
     return f"queue/{queue}"
+
+
+def express_topic_of(queue: str) -> str:
+    """What is notified when an express request of a queue changes: whoever waits for those sleeps through all others."""
+    return f"queue/{queue}/express"
 
 
 def no_such(queue: str, request_id: str) -> NotFound:

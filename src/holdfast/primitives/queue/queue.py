@@ -10,7 +10,7 @@ from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Scope, Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue.line import Line, key_of, no_such, topic_of
+from holdfast.primitives.queue.line import Line, in_order, key_of, no_such, topic_of
 from holdfast.primitives.queue.record import ENDED, HEADS, KEYS, REQUESTS, Draft, Head, Receipt, Request, RequestState
 
 T = TypeVar("T")
@@ -106,11 +106,11 @@ class Queue:
         """
 
         def look(tx: ReadTx) -> list[Request]:
-            index, match = ("arrival", ()) if state is None else ("state", (state.value,))
-            found = tx.find(REQUESTS, index, (self.name, *match), reverse=True, limit=limit, damaged=damaged)
-            return [row.record for row in found]
+            wanted = RequestState if state is None else [state]
+            return in_order(tx, self.name, wanted, limit=limit, newest=True, damaged=damaged)
 
-        return self.store.read(look, scope=[REQUESTS])[::-1]
+        found = self.store.read(look, scope=[REQUESTS])
+        return found[max(len(found) - limit, 0) :]
 
     def head(self) -> Head:
         """How many requests wait and run, and which has the slot."""

@@ -105,19 +105,11 @@ def _turn(request: Request) -> Parts | None:
     return (request.queue, request.express, request.epoch, request.arrival)
 
 
-def _ended(request: Request) -> Parts | None:
-    return (request.queue, request.arrival) if request.state in ENDED else None
-
-
 REQUESTS = Space(
     "requests",
     Request,
-    indexes={
-        "turn": _turn,
-        "ended": _ended,
-        "state": lambda request: (request.queue, request.state.value, request.arrival),
-        "arrival": lambda request: (request.queue, request.arrival),
-    },
+    # No more than these two: each is written with every step of every request.
+    indexes={"turn": _turn, "state": lambda request: (request.queue, request.state.value, request.arrival)},
 )
 HEADS = Space("queue_heads", Head)
 KEYS = Space("request_keys", Key)

@@ -1,5 +1,6 @@
 """The process of a gateway, from its first moment to its last."""
 
+import gc
 import os
 from collections.abc import Sequence
 
@@ -43,6 +44,8 @@ def run(
             servers.append(HttpServer(side.app, on_begun=lambda: _begun(agent, host, port), on_stop=side.end_waits))
             mirror.start()
             parts.worker.start()
+            # What is loaded by now stays loaded: the collector need not look at it again and again.
+            gc.freeze()
             try:
                 serve(servers[0], listening)
             finally:
