@@ -1,7 +1,7 @@
 """Concurrent accepts in one commit.
 
-A lone request is committed at once. Those that come while a commit is under way are committed together behind it: each waits
-for at most two syncs, and many of them for no more than one.
+A lone request is committed at once. Those that have arrived with it share its commit, and those that come while one is under
+way share the next: each waits for at most two syncs.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ from holdfast.domains.gateway.gateway import Asked
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import ACCEPTS_PER_COMMIT_MAX
 from holdfast.primitives.queue import Request
+
+_IDLE_TURNS = 4
+"""A request takes about so many turns of the loop from its first byte to here."""
 
 Answers = list[Request | HoldfastError]
 
@@ -49,6 +52,7 @@ class SharedAccepts:
     async def _commit(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
+            await self._gather()
             batch, self._waiting = self._waiting[:ACCEPTS_PER_COMMIT_MAX], self._waiting[ACCEPTS_PER_COMMIT_MAX:]
             try:
                 answers, depth = await loop.run_in_executor(self._thread, self._stored, [asked for asked, _ in batch])
@@ -57,6 +61,15 @@ class SharedAccepts:
             for (_, future), answer in zip(batch, answers, strict=True):
                 _tell(future, answer, depth)
         self._task = None
+
+    async def _gather(self) -> None:
+        """Let the loop deal with what has arrived already, some microseconds' work: a commit costs as much as parsing several
+        requests, and those on their way may share it."""
+        idle_turns, waiting = 0, len(self._waiting)
+        while idle_turns < _IDLE_TURNS and waiting < ACCEPTS_PER_COMMIT_MAX:
+            await asyncio.sleep(0)
+            idle_turns = idle_turns + 1 if len(self._waiting) == waiting else 0
+            waiting = len(self._waiting)
 
     def _stored(self, asked: Sequence[Asked]) -> tuple[Sequence[Request | Exception], int]:
         return self._accept(asked), self._depth()
