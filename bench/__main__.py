@@ -17,6 +17,7 @@ from bench import (
     rows_cold,
     rows_durable,
     rows_fairness,
+    rows_gateway,
     rows_locks,
     rows_locks_crowd,
     rows_locks_killed,
@@ -42,6 +43,7 @@ _ROWS = (
     rows_threads,
     rows_agents,
     rows_postgres,
+    rows_gateway,
     rows_cold,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}

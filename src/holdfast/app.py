@@ -15,7 +15,7 @@ from holdfast.kernel import settings as settings_
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import Held, InvalidName, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.names import check_label
+from holdfast.kernel.names import check_agent_name, check_label
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
@@ -23,6 +23,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.joblog import JobLog
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
@@ -54,7 +55,7 @@ class Holdfast:
     @cached_property
     def log(self) -> Journal:
         """The journal."""
-        return Journal(self.store, actor=self.settings.actor or _actor(), keep=self.settings.journal)
+        return Journal(self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal)
 
     @cached_property
     def jobs(self) -> "Jobs":
@@ -130,6 +131,12 @@ class Holdfast:
             signals=SignalFiles(signal_folder_of(self.store)),
             label=self.settings.actor or "",
         )
+
+    def gateway(self, agent: str, *, url: str | None = None, token: str | None = None) -> "GatewayClient":
+        """An agent's gateway: found by its folder on this machine, or at an address with its token. Raises InvalidName."""
+        from holdfast.adapters.gateway_client import GatewayClient
+
+        return GatewayClient(agent, root=gateway_root(self.settings, agent), url=url, token=token)
 
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""
@@ -235,7 +242,7 @@ class Upkeep:
         space = spaces[space_name]
         with self._opened() as store:
             held: str = _upkeep_of(store).content(store, space, key).decode(errors="backslashreplace")
-            journal = Journal(store, actor=self._settings.actor or _actor(), keep=self._settings.journal)
+            journal = Journal(store, actor=self._settings.actor or actor_here(), keep=self._settings.journal)
 
             def body(tx: Tx) -> None:
                 tx.delete(space, key)
@@ -323,9 +330,20 @@ def _upkeep_of(store: Store) -> Any:
     return sqlite
 
 
+def gateway_root(settings: Settings, agent: str) -> Path:
+    """The folder of an agent's gateway: under `gateway_root`, else beside the SQLite store, else in the user's state folder."""
+    check_agent_name(agent)
+    if settings.gateway_root is not None:
+        return sqlite_path(settings.gateway_root) / settings.namespace / agent
+    url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
+    beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
+    return beside / "gateways" / settings.namespace / agent
+
+
 def all_spaces() -> list[Space[Any]]:
     """The spaces of every domain."""
     from holdfast.domains.agents.record import AGENTS
+    from holdfast.domains.gateway.record import ATTACHMENTS
     from holdfast.domains.jobs.events import JOB_EVENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
@@ -334,11 +352,13 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
+    from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
 
     network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
     workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
     locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
-    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, HOLDS, *locks]
+    queues: list[Space[Any]] = [ATTACHMENTS, HEADS, KEYS, REQUESTS]
+    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, *queues, HOLDS, *locks]
 
 
 def swap_lock_of(store: Store) -> "SwapLock":
@@ -534,8 +554,8 @@ def _database(url: str) -> str:
     return str(Address(url))
 
 
-def _actor() -> str:
-    """Who the journal says did it: the user and process."""
+def actor_here() -> str:
+    """Whom the journal names unless told: the user and process."""
     for name in (os.environ.get("USER"), os.environ.get("LOGNAME")):
         if name:
             try:

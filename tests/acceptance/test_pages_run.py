@@ -21,7 +21,8 @@ import pytest
 from tests.surfaces.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md"]
+WITH_TMUX = {"agents.md", "gateway.md"}
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
 
@@ -56,7 +57,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 @pytest.fixture
 def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
-    """A home with an empty store, and a tmux of its own where the page has agents, with `holdfast` on the PATH."""
+    """A home with an empty store, and a tmux of its own where a page uses one, with `holdfast` on the PATH."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
@@ -66,7 +67,7 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     more["MQTT_PORT"] = "9"
     path = f"{command.parent}:{os.environ['PATH']}"
     with ExitStack() as opened:
-        if page == "agents.md":
+        if page in WITH_TMUX:
             more.update(opened.enter_context(tmux_server()).environment)
         yield {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
 
@@ -173,6 +174,7 @@ def plain(text: str) -> list[str]:
     for pattern, stand_in in (
         ("\x1b\\[[0-9;]*m", ""),
         (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "a generation"),
+        ("waiting for [^\n]*\r\x1b\\[K", ""),
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
         (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),

@@ -1,110 +1,213 @@
-"""A command that is run for a job: fed, listened to, and ended with all it started when it must be.
+"""An agent that is a program, run once for each prompt: a headless one.
 
-It is killed by the kernel when the process that runs it dies, so that two attempts of one job do not work side by side.
+It gets the prompt on its standard input or as its last argument, never through a shell, and runs in a process group of its own.
+What it prints is the answer. An interrupt is SIGINT, then SIGTERM, then SIGKILL, to the whole group.
 """
 
-import ctypes
+import contextlib
+import hashlib
+import json
 import os
+import select
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from pathlib import Path
+from typing import IO, NamedTuple
 
-from holdfast.kernel.errors import NotFound, Unavailable
+from holdfast.adapters.procfs import Procfs
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
+from holdfast.kernel.limits import ANSWER_CHARS_MAX
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-GRACE_S = 10.0
-"""How long a command has to end by itself after SIGTERM."""
+_ESCALATE_S = 5.0
+_TICK_S = 0.1
+_ARGUMENT_BYTES_MAX = 128 * 1024 - 1
+"""What Linux lets one argument have."""
+_OUTPUT_BYTES_MAX = 64 << 20
+_ERROR_CHARS_MAX = 2000
 
 
-class Command:
-    """A running command in a process group of its own. `told` gets each line of its output, in a thread.
+class _Run(NamedTuple):
+    """One run of the program, and the files that it writes to."""
 
-    To be made in the thread that lives as long as it should. Raises NotFound when there is no such command or folder, and
-    Unavailable when it cannot be started.
-    """
+    process: "subprocess.Popen[bytes]"
+    pidfd: int
+    output: IO[bytes]
+    errors: IO[bytes]
+    begun_s: float
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        cwd: str | None,
-        environment: Mapping[str, str],
-        stdin: bytes,
-        told: Callable[[bytes], None],
-    ) -> None:
-        self._told = told
-        try:
-            self._process = subprocess.Popen(
-                list(words),
-                cwd=cwd,
-                env=dict(environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
+
+class CommandAgent:
+    """A program as an agent. `note` is a file in which the running process is named, so that a gateway that was killed does not
+    leave a program behind that works beside the next one: the next gateway ends it."""
+
+    backend = "command"
+
+    def __init__(self, spec: CommandSpec, *, note: Path, processes: Procfs) -> None:
+        if not spec.argv:
+            raise InvalidValue("there is no command: give the program behind --", field="argv")
+        self._spec = spec
+        self._note = note
+        self._processes = processes
+        self._mutex = threading.Lock()
+        self._run: _Run | None = None
+        self._signals: list[tuple[float, int]] = []
+        self._begun = False
+
+    def inspect(self) -> Sighting:
+        if not self._begun:
+            # With the first look and not before: by then this process is the one that serves.
+            self._begun = True
+            self._end_leftover()
+        program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
+        if program is None:
+            return Sighting(None, detail=f"there is no program {self._spec.argv[0]}: install it, or give its path")
+        folder = self._spec.working_directory
+        if folder is not None and not os.path.isdir(folder):
+            return Sighting(None, detail=f"there is no folder {folder} to run it in")
+        # The program has no life between prompts; what makes it this agent and no other is how it is called.
+        called = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.argv[1:]])
+        name = f"command:{hashlib.sha256(called.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+        return Sighting(name, Surface.READY if self._run is None else Surface.NOT_READY)
+
+    def check(self, prompt: str) -> None:
+        if self._spec.prompt_as == "argument" and len(prompt.encode()) > _ARGUMENT_BYTES_MAX:
+            raise InvalidValue(
+                f"an argument can have {_ARGUMENT_BYTES_MAX} bytes and the prompt has more: let the program read it from stdin",
+                field="prompt",
             )
-        except FileNotFoundError as error:
-            missing = f"the folder {cwd}" if cwd is not None and error.filename == cwd else f"the command {words[0]}"
-            raise NotFound(f"{missing} is not there: name one that is", command=words[0]) from None
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise Unavailable(f"{words[0]} cannot be started: {error}", outcome="none") from None
-        self.fd = os.pidfd_open(self._process.pid)
-        """Readable once it has ended."""
-        self._feeder = threading.Thread(target=self._feed, args=(stdin,), daemon=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._feeder.start()
-        self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - what is started here is that instance
+        argv = list(self._spec.argv)
+        with tempfile.TemporaryFile() as given:
+            if self._spec.prompt_as == "argument":
+                argv.append(prompt)
+            else:
+                given.write(prompt.encode())
+                given.seek(0)
+            run = self._started(argv, given)
+        with self._mutex:
+            self._run, self._signals = run, []
+        self._write_note(run.process.pid)
+        return Delivery(run)
 
-    def ended(self) -> int | None:
-        """Its exit status as Python tells it, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def stop(self, grace_s: float = GRACE_S) -> None:
-        """End it and what it started: by SIGTERM, and by SIGKILL if it does not heed that in time."""
-        self._signal(signal.SIGTERM)
+    def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
+        run: _Run = delivery.handle
         try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+            why = self._watched(run, stop)
+            status = run.process.wait()
+            return _answer(run, status, why)
+        finally:
+            with self._mutex:
+                self._run = None
+            os.close(run.pidfd)
+            run.output.close()
+            run.errors.close()
+            self._note.unlink(missing_ok=True)
 
-    def close(self) -> int:
-        """Wait for its end and for the last of its output; return its exit status."""
-        code = self._process.wait()
-        # What it left in the background may keep its output open; that is nobody's to wait for.
-        self._reader.join(1.0)
-        self._feeder.join(1.0)
-        os.close(self.fd)
-        return code
+    def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - only what runs here is meant
+        with self._mutex:
+            if self._run is None:
+                return False
+            self._end_group(signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        return True
 
-    def _signal(self, number: int) -> None:
+    def close(self) -> None:
+        with self._mutex:
+            if self._run is not None:
+                _signal_group(self._run.process.pid, signal.SIGKILL)
+
+    def _started(self, argv: list[str], given: IO[bytes]) -> _Run:
+        output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they outlive this call
         try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
+            process = subprocess.Popen(
+                argv,
+                stdin=given,
+                stdout=output,
+                stderr=errors,
+                cwd=self._spec.working_directory,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            output.close()
+            errors.close()
+            raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
+        return _Run(process, os.pidfd_open(process.pid), output, errors, time.monotonic())
 
-    def _feed(self, content: bytes) -> None:
-        assert self._process.stdin is not None
+    def _watched(self, run: _Run, stop: threading.Event) -> str:
+        """Until the program has ended; why it was ended, if it was."""
+        why = ""
+        while not select.select([run.pidfd], [], [], _TICK_S)[0]:
+            with self._mutex:
+                now_s = time.monotonic()
+                if not why and (why := self._too_much(run, now_s, stop)):
+                    self._end_group(signal.SIGTERM, signal.SIGKILL)
+                while self._signals and self._signals[0][0] <= now_s:
+                    _signal_group(run.process.pid, self._signals.pop(0)[1])
+        return why
+
+    def _too_much(self, run: _Run, now_s: float, stop: threading.Event) -> str:
+        if stop.is_set():
+            return "stopped"
+        if now_s - run.begun_s > self._spec.answer_timeout_s:
+            return f"it did not end within {self._spec.answer_timeout_s:g} s"
+        if os.fstat(run.output.fileno()).st_size > _OUTPUT_BYTES_MAX:
+            return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
+        return ""
+
+    def _end_group(self, *signals: int) -> None:
+        """Send the first signal now and each next one some seconds later, while there is somebody to send it to."""
+        assert self._run is not None
+        now_s = time.monotonic()
+        _signal_group(self._run.process.pid, signals[0])
+        self._signals = [(now_s + _ESCALATE_S * step, number) for step, number in enumerate(signals[1:], start=1)]
+
+    def _write_note(self, pid: int) -> None:
+        with contextlib.suppress(NotFound):
+            holder = self._processes.of(pid)
+            words = json.dumps({"pid": pid, "start_ticks": holder.start_ticks, "boot_id": holder.boot_id})
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            self._note.write_text(words)
+
+    def _end_leftover(self) -> None:
+        """End what a killed gateway left running: one agent must not work on two prompts."""
         try:
-            with self._process.stdin as pipe:
-                pipe.write(content)
-        except (BrokenPipeError, ConnectionResetError):
-            # It need not read what it is given.
-            return
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as pipe:
-            for line in pipe:
-                self._told(line)
+            said = json.loads(self._note.read_text())
+            seen = self._processes.sight(int(said["pid"]))
+            same = seen is not None and seen.start_ticks == said["start_ticks"]
+            if same and said["boot_id"] == self._processes.boot_id():
+                _signal_group(int(said["pid"]), signal.SIGKILL)
+        except (OSError, ValueError, KeyError, TypeError):
+            # No note, or half of one: its writer was killed before it had begun anything.
+            pass
+        self._note.unlink(missing_ok=True)
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _answer(run: _Run, status: int, why: str) -> Answer:
+    text = _tail(run.output, ANSWER_CHARS_MAX * 4)
+    facts = {"exit_status": status}
+    if why == "stopped":
+        return Answer(text, "stdout", known=False, code="stopped", detail="the gateway was stopped", facts=facts)
+    if why:
+        return Answer(text, "stdout", code="timeout" if "within" in why else "agent_failed", detail=why, facts=facts)
+    if status != 0:
+        said = _tail(run.errors, _ERROR_CHARS_MAX).strip()
+        how = f"exit status {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"
+        return Answer(text, "stdout", code="agent_failed", detail=f"{how}: {said}" if said else how, facts=facts)
+    return Answer(text, "stdout", facts=facts)
+
+
+def _tail(file: IO[bytes], size: int) -> str:
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(end - size, 0))
+    return file.read().decode("utf-8", "replace")

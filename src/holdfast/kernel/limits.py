@@ -190,3 +190,53 @@ BROKER_CONNECT_S = 5.0
 
 BROKER_BACKOFF_MAX_S = 30.0
 """Longest pause between two attempts to reach a broker that is away."""
+QUEUE_DEPTH_MAX = 1000
+"""Most requests that one queue has accepted and not finished; the next is refused."""
+
+QUEUE_KEEP_REQUESTS = 10_000
+"""Finished requests that a queue keeps."""
+
+QUEUE_KEEP_S = 30 * 24 * 3600.0
+"""Age up to which it keeps them."""
+
+QUEUE_TRIM_EVERY = 64
+"""How many requests end, on average, between two looks at these bounds."""
+
+QUEUE_TRIM_MAX = 256
+"""Most finished requests dropped at one look."""
+
+PROMPT_BYTES_MAX = 256 << 10
+"""Longest prompt in UTF-8. With the answer beside it, a request stays within a record's bound."""
+
+ANSWER_CHARS_MAX = 64 << 10
+"""Longest answer that is kept of a request; of a longer one, the end."""
+
+GATEWAY_INSPECT_EVERY_S = 1.0
+"""How often a gateway looks at its agent by itself. It also looks just before each delivery."""
+
+GATEWAY_LEASE_S = 30.0
+"""How long a gateway's process that cannot be probed is believed without a sign of life. It renews at a third of it."""
+
+GATEWAY_STOP_S = 10.0
+"""How long a gateway that is told to stop waits for the request that runs."""
+
+GATEWAY_WAIT_MAX_S = 25.0
+"""Longest that one HTTP request waits for a request to end."""
+
+HTTP_BODY_BYTES_MAX = 384 << 10
+"""Largest body of an HTTP request. The longest prompt fits, also with much of it escaped."""
+
+HTTP_HEADER_BYTES_MAX = 32 << 10
+"""Largest head of an HTTP request."""
+
+HTTP_STOP_S = 5.0
+"""How long a server that is told to stop waits for the answers it is giving."""
+
+HTTP_KEEP_ALIVE_S = 15.0
+"""How often a stream of events says that it is still there."""
+
+ACCEPTS_PER_COMMIT_MAX = 64
+"""Most requests that are accepted in one commit."""
+
+GATEWAY_EVENTS_BYTES_MAX = 16 << 20
+"""How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""

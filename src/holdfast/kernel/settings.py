@@ -147,6 +147,7 @@ class Settings(Value, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
     actor: str | None = None
     host_id: str | None = None
+    gateway_root: str | None = None
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
     files: FilesSettings = FilesSettings()
@@ -167,6 +168,7 @@ ENVIRONMENT = {
     "HOLDFAST_NAMESPACE": "namespace",
     "HOLDFAST_ACTOR": "actor",
     "HOLDFAST_HOST_ID": "host_id",
+    "HOLDFAST_GATEWAY_ROOT": "gateway_root",
 }
 """Which variable of the environment sets which key."""
 

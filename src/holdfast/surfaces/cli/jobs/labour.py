@@ -4,7 +4,7 @@ import os
 import time
 from typing import NamedTuple
 
-from holdfast.adapters.command import Command
+from holdfast.adapters.job_command import Command
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.reaping import TIMED_OUT

@@ -1,0 +1,248 @@
+"""A gateway as its users see it: over HTTP, found by its folder or by an address and a token.
+
+By the standard library's client: it needs no extra, loads in a moment, and knows of no proxy.
+"""
+
+import http.client
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.domains.gateway.gateway import Action
+from holdfast.kernel import errors
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, HTTP_KEEP_ALIVE_S
+
+_TIMEOUT_S = 10.0
+_STREAM_TIMEOUT_S = 4 * HTTP_KEEP_ALIVE_S
+_LOST = (OSError, http.client.HTTPException)
+_TRIES = 3
+_AGAIN_S = 0.3
+
+Document = dict[str, Any]
+_KINDS: Mapping[str, type[HoldfastError]] = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HoldfastError)
+}
+
+
+class Address(NamedTuple):
+    """Where a gateway is, and what it wants to see."""
+
+    host: str
+    port: int
+    token: str
+    secure: bool = False
+
+
+class GatewayClient:
+    """One agent's gateway. Results are what it answers, as JSON shows it; its refusals are errors of the tree.
+
+    `root` is the gateway's folder, in which address and token are; or both are given. Every method raises Unavailable when no
+    gateway answers.
+    """
+
+    def __init__(self, agent: str, *, root: Path, url: str | None = None, token: str | None = None) -> None:
+        if (url is None) != (token is None):
+            raise InvalidValue("an address needs its token, and a token its address: give both or neither")
+        self.agent = agent
+        self.folder = GatewayFolder(root)
+        self._token = ""
+        self._given = None if url is None or token is None else _address(url, token)
+
+    def status(self) -> Document:
+        """How gateway and agent are doing. Without a gateway that answers: what the last one left, as `not_attached`.
+
+        Raises NotFound when there never was one.
+        """
+        try:
+            return self._asked("GET", "/v1/status")
+        except Unavailable:
+            left = self.folder.state()
+            if left is None:
+                raise NotFound(f"there never was a gateway of {self.agent} here: {self._advice()}", agent=self.agent) from None
+        plain: Document = msgspec.to_builtins(msgspec.structs.replace(left, gateway_health="not_attached"))
+        return plain
+
+    def prompt(
+        self,
+        text: str,
+        *,
+        wait_s: float = 0,
+        idempotency_key: str | None = None,
+        expected_epoch: int | None = None,
+    ) -> Document:
+        """Hand in a prompt, and return its request: as it was accepted, or when it has ended or `wait_s` is over.
+
+        A lost answer is asked for again, by a key that makes that safe.
+        """
+        return self._requested("submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch)
+
+    def interrupt(self, *, wait_s: float = 0, idempotency_key: str | None = None) -> Document:
+        """Stop what the agent does; it does not wait behind what it is to stop."""
+        return self._requested("interrupt", {}, wait_s, idempotency_key, None)
+
+    def requests(self, *, state: str | None = None, limit: int = 100) -> list[Document]:
+        """Requests in the order they came, the newest of those that match."""
+        params = {"limit": str(limit), **({} if state is None else {"state": state})}
+        found: list[Document] = self._asked("GET", "/v1/requests", params=params)["requests"]
+        return found
+
+    def request(self, request_id: str, *, wait_s: float = 0) -> Document:
+        """A request, when it has ended or `wait_s` is over. Raises NotFound."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            left_s = min(max(deadline - time.monotonic(), 0), GATEWAY_WAIT_MAX_S)
+            found = self._asked("GET", f"/v1/requests/{_part(request_id)}", params={"wait_s": f"{left_s:.3f}"}, more_s=left_s)
+            if found["state"] in ("completed", "failed") or time.monotonic() >= deadline:
+                return found
+
+    def cancel(self, request_id: str) -> Document:
+        """Cancel a request that was not begun. Raises NotFound and ImpossibleTransition."""
+        return self._asked("DELETE", f"/v1/requests/{_part(request_id)}")
+
+    def reconcile(self, action: Action, *, epoch: int, requests: Sequence[str] | None = None) -> Document:
+        """Decide what becomes of the requests that wait for an earlier instance of the agent."""
+        body: Document = {"action": action, "epoch": epoch}
+        return self._asked("POST", "/v1/reconcile", body=body | ({} if requests is None else {"requests": list(requests)}))
+
+    def detach(self) -> Document:
+        """Stop the gateway. What was accepted waits for the next one."""
+        return self._asked("POST", "/v1/detach")
+
+    def events(self, last_event_id: str | None = None) -> Iterator[tuple[str, Document]]:
+        """Events and their ids, behind one or from now on; ends with the gateway or the connection."""
+        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+        with closing(self._connected(_STREAM_TIMEOUT_S)) as connection:
+            try:
+                answer = self._sent(connection, "GET", "/v1/events", headers, None)
+                if answer.status != 200:
+                    raise _error(answer.status, answer.read())
+                yield from _events(answer)
+            except _LOST as error:
+                raise self._away(error) from None
+
+    def _requested(self, kind: str, payload: Document, wait_s: float, key: str | None, expected_epoch: int | None) -> Document:
+        body: Document = {"schema_version": 1, "kind": kind, "payload": payload}
+        if expected_epoch is not None:
+            body["expected_epoch"] = expected_epoch
+        accepted = self._asked("POST", "/v1/requests", body=body, key=key or secrets.token_urlsafe(18))
+        return self.request(accepted["request_id"], wait_s=wait_s) if wait_s > 0 else accepted
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Document | None = None,
+        key: str | None = None,
+        more_s: float = 0,
+    ) -> Document:
+        """Ask; and again after a lost answer, where that cannot do anything twice."""
+        headers = {} if key is None else {"Idempotency-Key": key}
+        target = path if params is None else f"{path}?{urlencode(params)}"
+        tries = _TRIES if method == "GET" or key is not None else 1
+        for left in reversed(range(tries)):
+            with closing(self._connected(_TIMEOUT_S + more_s)) as connection:
+                try:
+                    answer = self._sent(connection, method, target, headers, body)
+                    status, content = answer.status, answer.read()
+                except _LOST as error:
+                    if not left:
+                        raise self._away(error, outcome="none" if method == "GET" else "unknown") from None
+                    time.sleep(_AGAIN_S)
+                    continue
+            if 200 <= status < 300:
+                return msgspec.json.decode(content, type=dict[str, Any])
+            raise _error(status, content)
+        raise AssertionError("unreachable")
+
+    def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
+        """A connection. Raises Unavailable when there is nobody to connect to: nothing was asked then."""
+        address = self._address()
+        kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+        connection = kind(address.host, address.port, timeout=timeout_s)
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise self._away(error) from None
+        self._token = address.token
+        return connection
+
+    def _sent(
+        self, connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Document | None
+    ) -> http.client.HTTPResponse:
+        more = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        connection.request(method, target, body=None if body is None else to_json(body), headers=headers | more)
+        return connection.getresponse()
+
+    def _address(self) -> Address:
+        """Where the gateway is now: after a restart it may be elsewhere."""
+        if self._given is not None:
+            return self._given
+        instance = self.folder.instance()
+        try:
+            token = self.folder.token.read_text().strip()
+        except OSError:
+            token = ""
+        if instance is None or not token:
+            raise Unavailable(f"no gateway of {self.agent} runs here: {self._advice()}", agent=self.agent, outcome="none")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
+        return Address(host, instance.port, token)
+
+    def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
+        return Unavailable(
+            f"the gateway of {self.agent} does not answer ({type(error).__name__}): {self._advice()}",
+            agent=self.agent,
+            outcome=outcome,
+        )
+
+    def _advice(self) -> str:
+        return f"start it with `holdfast gateway serve {self.agent}`"
+
+
+def _address(url: str, token: str) -> Address:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or parts.scheme not in ("http", "https") or parts.path.strip("/"):
+        raise InvalidValue(f"{url[:100]!a} is no address of a gateway: write it like http://127.0.0.1:9100", field="url")
+    secure = parts.scheme == "https"
+    return Address(host, port or (443 if secure else 80), token, secure)
+
+
+def _part(request_id: str) -> str:
+    from holdfast.kernel.names import check_id
+
+    return check_id(request_id, "request id")
+
+
+def _error(status: int, content: bytes) -> HoldfastError:
+    """The error that an answer tells of."""
+    try:
+        told = msgspec.json.decode(content, type=dict[str, Any])
+        kind = _KINDS.get(str(told["code"]), HoldfastError)
+        return kind(str(told["message"]), **{str(name): value for name, value in dict(told.get("fields", {})).items()})
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return Unavailable(f"the gateway answered with status {status}, and not as a gateway does", outcome="unknown")
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Document]]:
+    name = ""
+    for line in lines:
+        field, _, value = line.rstrip(b"\r\n").partition(b": ")
+        if field == b"id":
+            name = value.decode()
+        elif field == b"data":
+            yield name, msgspec.json.decode(value)

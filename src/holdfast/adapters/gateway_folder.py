@@ -1,0 +1,126 @@
+"""A gateway's folder: what lies there for people and programs to read, and how it is written.
+
+    queue.sqlite                  the queue, where it does not live in a shared database
+    token                         the bearer token, for its owner alone
+    run/current-instance.json     which process serves, and where
+    state.json                    the last status
+    events.jsonl                  what happened, a line an event
+
+Folders are 0700 and files 0600 whatever the umask. A file that is replaced is never seen half written.
+"""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.domains.gateway.status import Status
+from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+_TAIL_BYTES = 256 << 10
+
+
+class CurrentInstance(Plain, frozen=True, kw_only=True):
+    """The process that serves, and the agent's instance that it serves."""
+
+    schema_version: int = 1
+    pid: int
+    host: str
+    port: int
+    managed_agent_instance_epoch: int
+    managed_agent_instance_id: str | None = None
+
+
+class GatewayFolder:
+    """The folder of one agent's gateway."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.run = root / "run"
+        self.token = root / "token"
+        self.queue = root / "queue.sqlite"
+        self.events = root / "events.jsonl"
+        self.agent_process = self.run / "agent-process.json"
+        self._instance = self.run / "current-instance.json"
+        self._state = root / "state.json"
+
+    def prepare(self) -> None:
+        """Make the folders. Raises StoreUnavailable when they cannot be made, or others could write there."""
+        try:
+            for folder in (self.root, self.run):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                os.chmod(folder, 0o700)
+        except OSError as error:
+            raise StoreUnavailable(f"the gateway's folder {self.root} cannot be used: {error}", outcome="none") from None
+
+    def write_instance(self, instance: CurrentInstance) -> None:
+        """Say who serves."""
+        _replace(self._instance, msgspec.json.format(to_json(instance), indent=2))
+
+    def remove_instance(self) -> None:
+        """Say that nobody serves any more."""
+        self._instance.unlink(missing_ok=True)
+
+    def instance(self) -> CurrentInstance | None:
+        """Who serves, or served last and was killed; None when nobody does."""
+        return _read(self._instance, CurrentInstance)
+
+    def write_state(self, status: Status) -> None:
+        """Keep the status for whoever looks."""
+        _replace(self._state, msgspec.json.format(to_json(status), indent=2))
+
+    def state(self) -> Status | None:
+        """The last status that was kept."""
+        return _read(self._state, Status)
+
+    def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
+        """Add lines to the events; when they are too many, the older ones move to `events.jsonl.1`."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.events.stat().st_size > bytes_max:
+                os.replace(self.events, self.root / "events.jsonl.1")
+        fd = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open(fd, "ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+
+    def last_event(self) -> dict[str, Any] | None:
+        """The last whole line of the events. What was half written behind it, by a process that was killed, is cut off."""
+        for path in (self.events, self.root / "events.jsonl.1"):
+            try:
+                with open(path, "r+b") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(max(size - _TAIL_BYTES, 0))
+                    tail = file.read()
+                    whole = tail[: tail.rfind(b"\n") + 1]
+                    file.truncate(size - len(tail) + len(whole))
+                for line in reversed(whole.splitlines()):
+                    with contextlib.suppress(msgspec.DecodeError):
+                        return msgspec.json.decode(line, type=dict[str, Any])
+            except FileNotFoundError:
+                continue
+        return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data + b"\n")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path, model: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=model)
+    except (OSError, msgspec.DecodeError):
+        # Not there, or of another version: whoever asks does without.
+        return None

@@ -1,0 +1,110 @@
+"""A command that is run for a job: fed, listened to, and ended with all it started when it must be.
+
+It is killed by the kernel when the process that runs it dies, so that two attempts of one job do not work side by side.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.kernel.errors import NotFound, Unavailable
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+GRACE_S = 10.0
+"""How long a command has to end by itself after SIGTERM."""
+
+
+class Command:
+    """A running command in a process group of its own. `told` gets each line of its output, in a thread.
+
+    To be made in the thread that lives as long as it should. Raises NotFound when there is no such command or folder, and
+    Unavailable when it cannot be started.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: str | None,
+        environment: Mapping[str, str],
+        stdin: bytes,
+        told: Callable[[bytes], None],
+    ) -> None:
+        self._told = told
+        try:
+            self._process = subprocess.Popen(
+                list(words),
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        except FileNotFoundError as error:
+            missing = f"the folder {cwd}" if cwd is not None and error.filename == cwd else f"the command {words[0]}"
+            raise NotFound(f"{missing} is not there: name one that is", command=words[0]) from None
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise Unavailable(f"{words[0]} cannot be started: {error}", outcome="none") from None
+        self.fd = os.pidfd_open(self._process.pid)
+        """Readable once it has ended."""
+        self._feeder = threading.Thread(target=self._feed, args=(stdin,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._feeder.start()
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def ended(self) -> int | None:
+        """Its exit status as Python tells it, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """End it and what it started: by SIGTERM, and by SIGKILL if it does not heed that in time."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def close(self) -> int:
+        """Wait for its end and for the last of its output; return its exit status."""
+        code = self._process.wait()
+        # What it left in the background may keep its output open; that is nobody's to wait for.
+        self._reader.join(1.0)
+        self._feeder.join(1.0)
+        os.close(self.fd)
+        return code
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _feed(self, content: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as pipe:
+                pipe.write(content)
+        except (BrokenPipeError, ConnectionResetError):
+            # It need not read what it is given.
+            return
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            for line in pipe:
+                self._told(line)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

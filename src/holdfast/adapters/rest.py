@@ -1,0 +1,94 @@
+"""A terminal that CAO's API serves, or a server that offers the same under a prefix of its own."""
+
+import threading
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.adapters.patience import asked_until
+from holdfast.adapters.upstream import Upstream
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.spec import RestSpec
+from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
+
+PREFIXES = {"cao_rest": "", "houmao_server_rest": "/cao"}
+
+_SURFACES = {
+    "idle": Surface.READY,
+    "completed": Surface.READY,
+    "processing": Surface.NOT_READY,
+    "waiting_user_answer": Surface.NOT_READY,
+    "error": Surface.NOT_READY,
+}
+_AT_REST = ("idle", "completed", "waiting_user_answer")
+_SETTLED_AFTER = 5
+"""How often a terminal must be seen at rest before it is believed that never was seen at work: it may not have begun yet."""
+
+_MESSAGE_BYTES_MAX = 48 << 10
+"""A message travels in the URL, of which such servers take 64 KiB in all."""
+
+
+class RestAgent:
+    """An agent in a terminal of another server."""
+
+    def __init__(self, spec: RestSpec) -> None:
+        self.backend = spec.preset
+        self._spec = spec
+        self._upstream = Upstream(spec.url, timeout_s=spec.timeout_s)
+        prefix = PREFIXES[spec.preset] if spec.prefix is None else spec.prefix
+        self._path = f"{prefix}/terminals/{quote(spec.terminal, safe='')}"
+
+    def inspect(self) -> Sighting:
+        try:
+            seen = self._state()
+        except (NotFound, UpstreamUnavailable) as error:
+            return Sighting(None, detail=error.message)
+        names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
+        status = str(seen.get("status"))
+        return Sighting(f"rest:{self._upstream.base_url}{self._path}:{':'.join(names)}", _SURFACES.get(status, Surface.UNKNOWN))
+
+    def check(self, prompt: str) -> None:
+        size = len(quote(prompt, safe=""))
+        if size > _MESSAGE_BYTES_MAX:
+            raise InvalidValue(
+                f"the prompt takes {size} bytes in a URL, which is how this agent's server gets it, and {_MESSAGE_BYTES_MAX} "
+                "fit: put the text into a file and name it",
+                field="prompt",
+                bytes=size,
+            )
+
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - a terminal's id is never given twice
+        self._upstream.post(f"{self._path}/input", {"message": prompt})
+        return Delivery()
+
+    def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:  # noqa: ARG002 - the terminal has one answer
+        seen_at_work, calm = False, 0
+
+        def judge(state: dict[str, Any]) -> Answer | None:
+            nonlocal seen_at_work, calm
+            status = state.get("status")
+            if status == "error":
+                return Answer(code="agent_failed", detail="the terminal says that its agent failed", facts={"status": status})
+            if status not in _AT_REST:
+                seen_at_work, calm = True, 0
+                return None
+            calm += 1
+            if not seen_at_work and calm < _SETTLED_AFTER:
+                return None
+            return Answer(self._last_output(), "output", facts={"status": status})
+
+        return asked_until(self._state, judge, stop, timeout_s=self._spec.answer_timeout_s)
+
+    def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above
+        self._upstream.post(f"{self._path}/key", {"key": self._spec.interrupt_key})
+        return True
+
+    def close(self) -> None:
+        self._upstream.close()
+
+    def _state(self) -> dict[str, Any]:
+        seen = self._upstream.get(self._path)
+        return seen if isinstance(seen, dict) else {}
+
+    def _last_output(self) -> str:
+        said = self._upstream.get(f"{self._path}/output", {"mode": "last"})
+        return str(said.get("output", "")) if isinstance(said, dict) else str(said)

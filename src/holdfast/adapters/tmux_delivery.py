@@ -1,0 +1,168 @@
+"""An agent in a tmux session: its prompts are pasted, its answers read from the screen.
+
+The pane is the session's first one, and everything is sent to it under a condition that the tmux server checks in the same
+step: that it is still the process that was looked at. So a session of the same name that came in its place gets nothing.
+Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command; Enter follows apart.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.adapters.procfs import Procfs
+from holdfast.adapters.tmux_paste_mode import pastes_bracketed
+from holdfast.adapters.tmux_screen import Screen, TmuxServer
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.spec import TmuxSpec
+from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
+
+_SAMPLE_S = 0.1
+_ECHO_S = 0.3
+_UNBRACKETED_BYTES_MAX = 4000
+"""What a terminal in line mode takes as one line; it drops what is beyond."""
+
+
+class _Pasted(NamedTuple):
+    """A delivery: the screen before it, and the instance it went to."""
+
+    before: Screen
+    instance_id: str
+
+
+class TmuxAgent:
+    """A tmux session as an agent. `folder` is where a prompt lies for the moment in which tmux reads it."""
+
+    backend = "tmux"
+
+    def __init__(self, spec: TmuxSpec, *, folder: Path, processes: Procfs) -> None:
+        if not spec.session or set(spec.session) & set(":.\n"):
+            raise InvalidValue(f"{spec.session!a} cannot be a tmux session's name: it has no : and no .", field="session")
+        try:
+            self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
+        except re.error as error:
+            raise InvalidValue(f"ready_regex is no regular expression: {error}", field="ready_regex") from None
+        self._spec = spec
+        self._folder = folder
+        self._processes = processes
+        self._server = TmuxServer(spec.socket_name, spec.socket_path)
+        self._last: Screen | None = None
+        self._calm_since_s = 0.0
+
+    def inspect(self) -> Sighting:
+        screen = self._look()
+        if screen is None:
+            return Sighting(None, detail=f"there is no tmux session {self._spec.session} with a live pane")
+        self._note(screen)
+        return Sighting(self._instance(screen), Surface.READY if self._at_rest(screen) else Surface.NOT_READY)
+
+    def check(self, prompt: str) -> None:
+        """What a terminal would obey is refused for every adapter; whether the pane takes pastes is only known at delivery."""
+
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:
+        screen = self._look()
+        if screen is None or self._instance(screen) != instance_id:
+            raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was delivered")
+        plain = "\n" not in prompt and len(prompt.encode()) <= _UNBRACKETED_BYTES_MAX
+        if not plain and not pastes_bracketed(self._server, self._spec.session, screen):
+            raise InvalidValue(
+                f"the program in tmux session {self._spec.session} has not switched bracketed paste on, so a prompt of several "
+                f"lines or more than {_UNBRACKETED_BYTES_MAX} bytes would come in pieces: nothing was delivered",
+                outcome="none",
+            )
+        self._paste(prompt, screen)
+        self._settle(screen)
+        self._under_condition(screen, f"send-keys -t {screen.pane_id} Enter", delivered="yes")
+        return Delivery(_Pasted(screen, instance_id))
+
+    def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
+        pasted: _Pasted = delivery.handle
+        begun_s = time.monotonic()
+        while not stop.wait(_SAMPLE_S):
+            screen = self._look()
+            if screen is None or self._instance(screen) != pasted.instance_id:
+                return Answer(code="upstream_unavailable", detail="it was delivered, and then the tmux session went away")
+            self._note(screen)
+            if screen.content != pasted.before.content and self._at_rest(screen):
+                return Answer(self._server.text_since(pasted.before, screen), "screen")
+            if time.monotonic() - begun_s > self._spec.answer_timeout_s:
+                why = f"it was delivered, and the agent did not come to rest within {self._spec.answer_timeout_s:g} s"
+                return Answer(code="timeout", detail=why)
+        return Answer(known=False, code="stopped", detail="the gateway was stopped")
+
+    def interrupt(self, instance_id: str) -> bool:
+        screen = self._look()
+        if screen is None or self._instance(screen) != instance_id:
+            raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was sent")
+        self._under_condition(screen, f"send-keys -t {screen.pane_id} {self._spec.interrupt_key}")
+        return True
+
+    def close(self) -> None:
+        """There is nothing to let go of: the session is its owner's."""
+
+    def _look(self) -> Screen | None:
+        return self._server.screen(self._spec.session)
+
+    def _instance(self, screen: Screen) -> str:
+        server, pane = self._processes.sight(screen.server_pid), self._processes.sight(screen.pane_pid)
+        ticks = [None if seen is None else seen.start_ticks for seen in (server, pane)]
+        return (
+            f"tmux:{screen.server_pid}.{ticks[0]}:{screen.session_id}.{screen.session_created}:"
+            f"{screen.pane_id}.{screen.pane_pid}.{ticks[1]}"
+        )
+
+    def _note(self, screen: Screen) -> None:
+        if self._last is None or self._last.content != screen.content:
+            self._last, self._calm_since_s = screen, time.monotonic()
+
+    def _at_rest(self, screen: Screen) -> bool:
+        if (time.monotonic() - self._calm_since_s) * 1000 < self._spec.quiet_ms:
+            return False
+        return self._ready is None or self._ready.search(screen.last_line) is not None
+
+    def _paste(self, prompt: str, screen: Screen) -> None:
+        name = f"holdfast-{secrets.token_hex(8)}"
+        path = self._folder / name
+        # Written by its own descriptor: 0600 whatever the umask, and never through a link.
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(prompt.encode())
+        try:
+            self._server.run("load-buffer", "-b", name, str(path))
+        finally:
+            path.unlink()
+        try:
+            leave_mode = f"copy-mode -q -t {screen.pane_id}" if screen.in_mode else ""
+            paste = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
+            self._under_condition(screen, f"{leave_mode} ; {paste}" if leave_mode else paste)
+        except Fenced:
+            with contextlib.suppress(UpstreamUnavailable):
+                self._server.run("delete-buffer", "-b", name)
+            raise
+
+    def _settle(self, before: Screen) -> None:
+        """Until the program has shown something of what was pasted, within bounds: some take an Enter that comes at once for a
+        part of the paste."""
+        end_s = time.monotonic() + _ECHO_S
+        while time.monotonic() < end_s:
+            screen = self._look()
+            if screen is None or screen.content != before.content:
+                return
+            time.sleep(0.02)
+
+    def _under_condition(self, screen: Screen, command: str, *, delivered: str = "no") -> None:
+        """Run a tmux command if the pane is still the one that was looked at, which the tmux server itself decides."""
+        same = f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+        try:
+            said = self._server.run("if-shell", "-F", "-t", screen.pane_id, same, command, "display-message -p replaced")
+        except UpstreamUnavailable as error:
+            if delivered == "no":
+                raise Fenced(f"the pane is gone: nothing was delivered ({error.message})") from None
+            raise UpstreamUnavailable(f"pasted, but Enter could not be sent: {error.message}", outcome="unknown") from None
+        if "replaced" in said:
+            if delivered == "no":
+                raise Fenced("the pane is another one than before: nothing was delivered")
+            raise UpstreamUnavailable("pasted, but the pane was replaced before Enter", outcome="unknown")

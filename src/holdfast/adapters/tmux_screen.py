@@ -1,0 +1,104 @@
+"""A tmux server and what its panes show."""
+
+from typing import NamedTuple
+
+from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
+
+_FIELDS = (
+    *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
+    *("pane_in_mode", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
+)
+_FORMAT = "|".join(f"#{{{name}}}" for name in _FIELDS)
+
+
+class Screen(NamedTuple):
+    """A pane at one moment."""
+
+    server_pid: int
+    session_id: str
+    session_created: str
+    pane_id: str
+    pane_pid: int
+    current: bool
+    in_mode: bool
+    bracketed: bool | None
+    history: int
+    history_limit: int
+    cursor_y: int
+    alternate: bool
+    content: tuple[str, ...]
+    """Its lines, with where the cursor is and how much has scrolled away: if this stays the same, nothing was written."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line with something on it."""
+        return next((line for line in reversed(self.content[:-1]) if line.strip()), "")
+
+
+class TmuxServer:
+    """The tmux server behind a socket, through libtmux. Raises InvalidValue when that, or tmux, is not installed."""
+
+    def __init__(self, socket_name: str | None, socket_path: str | None) -> None:
+        try:
+            import libtmux
+        except ImportError:
+            raise InvalidValue("this adapter needs libtmux: pip install 'holdfast[tmux]'") from None
+        self._errors = libtmux.exc.LibTmuxException
+        self._server = libtmux.Server(socket_name=socket_name, socket_path=socket_path)
+        self.address = ["-L", socket_name] if socket_name else ["-S", socket_path] if socket_path else []
+
+    def run(self, *words: str) -> list[str]:
+        """Run a tmux command, and return the lines that it prints. Raises UpstreamUnavailable when tmux refuses."""
+        try:
+            done = self._server.cmd(*words)
+        except self._errors as error:
+            raise UpstreamUnavailable(f"tmux cannot be run: {error}", outcome="none") from None
+        if done.returncode:
+            raise UpstreamUnavailable(f"tmux {words[0]}: {' '.join(done.stderr)[:500]}", outcome="none")
+        return list(done.stdout)
+
+    def screen(self, session: str) -> Screen | None:
+        """The first pane of the session of exactly that name, if it lives."""
+        try:
+            panes = [line.split("|") for line in self.run("list-panes", "-s", "-t", f"={session}:", "-F", _FORMAT)]
+            fields = [dict(zip(_FIELDS, pane, strict=True)) for pane in panes if len(pane) == len(_FIELDS)]
+            if not fields:
+                return None
+            # By its number, which only grows: what people open beside it, or switch to, is not the agent.
+            first = min(fields, key=lambda pane: int(pane["pane_id"].removeprefix("%")))
+            if first["pane_dead"] == "1":
+                return None
+            return _screen(first, self.run("capture-pane", "-p", "-t", first["pane_id"]))
+        except UpstreamUnavailable:
+            return None
+
+    def text_since(self, before: Screen, after: Screen) -> str:
+        """What was written since: from the cursor's line before on, as far as it is kept; of a program that draws the whole
+        screen, that."""
+        begin = before.history + before.cursor_y - after.history
+        lost = after.alternate or before.alternate or after.history < before.history or after.history >= after.history_limit
+        start = [] if lost else ["-S", str(begin)]
+        try:
+            lines = self.run("capture-pane", "-p", "-J", "-t", after.pane_id, *start)
+        except UpstreamUnavailable:
+            lines = list(after.content[:-1])
+        return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
+    place = f"{pane['cursor_x']},{pane['cursor_y']},{pane['history_size']}"
+    return Screen(
+        server_pid=int(pane["pid"]),
+        session_id=pane["session_id"],
+        session_created=pane["session_created"],
+        pane_id=pane["pane_id"],
+        pane_pid=int(pane["pane_pid"]),
+        current=pane["pane_active"] == "1" and pane["window_active"] == "1",
+        in_mode=pane["pane_in_mode"] not in ("", "0"),
+        bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
+        history=int(pane["history_size"]),
+        history_limit=int(pane["history_limit"]),
+        cursor_y=int(pane["cursor_y"]),
+        alternate=pane["alternate_on"] == "1",
+        content=(*lines, place),
+    )

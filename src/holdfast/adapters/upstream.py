@@ -1,0 +1,82 @@
+"""HTTP to an agent's server: with time limits, past any proxy on loopback, and never twice.
+
+Every failure says whether the server may have acted: a connection that was never made and a refusal (4xx) mean that it did not;
+a lost answer and a server's own failure (5xx) mean that nobody knows.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
+
+_DETAIL_CHARS_MAX = 500
+
+
+class Upstream:
+    """A server at a base URL. Raises InvalidValue for what is no URL, or when httpx is not installed."""
+
+    def __init__(self, base_url: str, *, timeout_s: float) -> None:
+        try:
+            import httpx
+        except ImportError:
+            raise InvalidValue("this adapter needs httpx: pip install 'holdfast[server]'") from None
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidValue(f"{base_url[:100]!a} is no URL of a server: write it like http://127.0.0.1:9889", field="url")
+        self.base_url = base_url.rstrip("/")
+        self._httpx = httpx
+        # Retries are off by default; they are named here because they must stay off.
+        self._client = httpx.Client(
+            timeout=timeout_s, trust_env=not on_loopback(parts.hostname), transport=None, follow_redirects=False
+        )
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The JSON at a path. Raises NotFound for a 404, and UpstreamUnavailable."""
+        return self._asked("GET", path, params, None, changes=False)
+
+    def post(self, path: str, params: Mapping[str, str] | None = None, body: Any = None) -> Any:
+        """Post once, and return the JSON of the answer. Raises NotFound for a 404, and UpstreamUnavailable whose `outcome` says
+        whether it may have taken effect."""
+        return self._asked("POST", path, params, body, changes=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _asked(self, method: str, path: str, params: Mapping[str, str] | None, body: Any, *, changes: bool) -> Any:
+        where = f"{method} {self.base_url}{path}"
+        httpx = self._httpx
+        try:
+            answer = self._client.request(method, self.base_url + path, params=params, json=body)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
+            raise UpstreamUnavailable(f"{where}: cannot connect ({error})", outcome="none") from None
+        except httpx.HTTPError as error:
+            outcome = "unknown" if changes else "none"
+            raise UpstreamUnavailable(f"{where}: no answer ({type(error).__name__}: {error})", outcome=outcome) from None
+        if answer.status_code == 404:
+            raise NotFound(f"{where}: not found: {_said(answer.text)}", outcome="none")
+        if not answer.is_success:
+            outcome = "unknown" if changes and answer.status_code >= 500 else "none"
+            raise UpstreamUnavailable(
+                f"{where}: status {answer.status_code}: {_said(answer.text)}", outcome=outcome, status=answer.status_code
+            )
+        try:
+            return answer.json()
+        except ValueError:
+            raise UpstreamUnavailable(f"{where}: the answer is no JSON", outcome="unknown" if changes else "none") from None
+
+
+def on_loopback(host: str) -> bool:
+    """Is this this machine, so that no proxy can be meant?"""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _said(text: str) -> str:
+    return " ".join(text.split())[:_DETAIL_CHARS_MAX]

@@ -1,0 +1,56 @@
+"""Why a request is not accepted, and why a decision does not count."""
+
+from collections.abc import Sequence
+
+from holdfast.domains.gateway.adapter import Sighting
+from holdfast.domains.gateway.record import Attachment
+from holdfast.domains.gateway.status import admission_of
+from holdfast.kernel.errors import Blocked, NotFound, Refused, UpstreamUnavailable
+
+
+def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected_epoch: int | None) -> None:
+    """Refuse a request that cannot be accepted now. Raises Blocked, UpstreamUnavailable, or Refused for another epoch."""
+    admission = admission_of(attachment, seen)
+    if admission == "blocked_reconciliation":
+        raise Blocked(
+            f"the agent behind {agent} was replaced: decide first what becomes of the requests that wait, with "
+            f"`holdfast gateway reconcile {agent} replay|discard --epoch {attachment.epoch}`",
+            request_admission=admission,
+            epoch=attachment.epoch,
+        )
+    if admission == "blocked_unavailable":
+        raise UpstreamUnavailable(
+            f"the agent behind {agent} is not there ({seen.detail or 'it does not answer'}): try again when it is back",
+            request_admission=admission,
+            outcome="none",
+        )
+    if expected_epoch is not None and expected_epoch != attachment.epoch:
+        raise Refused(
+            f"epoch {expected_epoch} was expected and it is {attachment.epoch}: the agent was replaced since; look at it first",
+            request_admission=admission,
+            epoch=attachment.epoch,
+            expected_epoch=expected_epoch,
+        )
+
+
+def check_reconcilable(attachment: Attachment, epoch: int) -> None:
+    """Refuse a decision about another epoch, or about nothing. Raises Refused."""
+    if epoch != attachment.epoch:
+        raise Refused(
+            f"the decision is about epoch {epoch} and it is {attachment.epoch}: look at the status, and decide about that",
+            epoch=attachment.epoch,
+            expected_epoch=epoch,
+        )
+    if not attachment.reconciling:
+        raise Refused("there is nothing to reconcile: admission is not shut by a replaced agent", epoch=attachment.epoch)
+
+
+def among(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
+    """Those of the stale requests that were chosen, in the order they came. Raises NotFound for any other."""
+    for request_id in chosen:
+        if request_id not in stale:
+            raise NotFound(
+                f"request {request_id[:60]} does not wait for a decision: those of earlier epochs that were not begun do",
+                request_id=request_id[:128],
+            )
+    return [request_id for request_id in stale if request_id in set(chosen)]

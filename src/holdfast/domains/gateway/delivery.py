@@ -1,0 +1,296 @@
+"""The slot: each request from its claim to its end, interrupts beside it, and looking at the agent in between.
+
+Three threads. One takes requests in order and waits for their answers; one sends interrupts, which must not wait behind the
+request that they are to stop; one looks at the agent and gives signs of life. The first two change the agent only while they
+hold `_terminal`, so that an interrupt never comes into the middle of a delivery. All survive whatever an adapter raises.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.gateway import INTERRUPTED_BY_RESTART, Gateway
+from holdfast.kernel import faults
+from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
+from holdfast.kernel.limits import ANSWER_CHARS_MAX, GATEWAY_INSPECT_EVERY_S, GATEWAY_LEASE_S, GATEWAY_STOP_S
+from holdfast.primitives.queue import Request
+from holdfast.primitives.queue.line import express_topic_of, topic_of
+from holdfast.primitives.queue.record import Receipt
+
+_RETRY_S = 0.5
+_NOT_READY_S = 0.1
+_log = logging.getLogger("holdfast.gateway")
+
+
+class Worker:
+    """Carries out what a gateway has accepted. `on_lost` is called when another gateway has taken over."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        inspect_every_s: float = GATEWAY_INSPECT_EVERY_S,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._gateway = gateway
+        self._adapter = gateway.adapter
+        self._inspect_every_s = inspect_every_s
+        self._on_lost = on_lost
+        self._terminal = threading.Lock()
+        self._current: Request | None = None
+        self._handed_over = False
+        self._interrupted = False
+        self._stopping = threading.Event()
+        self._give_up = threading.Event()
+        self._bells: list[int] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin. The gateway must be attached, and its agent looked at."""
+        agent = self._gateway.agent
+        self._begin("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell()))
+        self._begin("interrupts", partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()))
+        self._begin("watch", self._watch)
+
+    def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
+        """Take nothing more, wait a while for what runs, then give it up; return when all threads have ended."""
+        self._stopping.set()
+        self._ring()
+        deadline = time.monotonic() + grace_s
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+        self._give_up.set()
+        self._ring()
+        for thread in self._threads:
+            thread.join()
+        for bell in self._bells:
+            os.close(bell)
+        self._threads, self._bells = [], []
+
+    def _begin(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _bell(self) -> int:
+        """What wakes one sleeping thread when it is time to stop."""
+        self._bells.append(bell := os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        return bell
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            os.eventfd_write(bell, 1)
+
+    def _loop(self, step: Callable[[], float | None], topic: str, bell: int) -> None:
+        """Do steps until there is none to do, then sleep until something has changed."""
+        while not self._stopping.is_set():
+            try:
+                with self._gateway.queue.store.listen([topic]) as ears:
+                    while not self._stopping.is_set():
+                        if (pause_s := step()) is not None:
+                            ears.wait(pause_s, also=[bell])
+            except Exception as error:  # noqa: BLE001 - a worker that ends would leave accepted requests lying
+                self._survive(error)
+
+    def _watch(self) -> None:
+        renewed_s = time.monotonic()
+        while not self._stopping.wait(self._inspect_every_s):
+            try:
+                self._gateway.look()
+                if time.monotonic() - renewed_s > GATEWAY_LEASE_S / 3:
+                    self._gateway.renew()
+                    renewed_s = time.monotonic()
+            except Exception as error:  # noqa: BLE001 - as above
+                self._survive(error)
+
+    def _survive(self, error: Exception) -> None:
+        if isinstance(error, Fenced):
+            _log.error("taken over agent=%s: %s", self._gateway.agent, error.message)
+            self._stopping.set()
+            self._on_lost()
+            return
+        _log.warning("worker goes on agent=%s after %s: %s", self._gateway.agent, type(error).__name__, error)
+        self._stopping.wait(_RETRY_S)
+
+    def _slot_step(self) -> float | None:
+        """One request, from its claim to its end. How long to sleep when there is nothing to do."""
+        head = self._gateway.queue.head()
+        if head.accepted == head.express or head.slot is not None or self._gateway.reconciling:
+            return self._inspect_every_s
+        seen = self._gateway.look()
+        if seen.instance_id is None:
+            return self._inspect_every_s
+        if seen.surface is Surface.NOT_READY:
+            return _NOT_READY_S
+        with self._terminal:
+            request = self._gateway.claim()
+            if request is None:
+                return self._inspect_every_s
+            self._current, self._handed_over, self._interrupted = request, False, False
+        faults.reach("gateway.claimed")
+        try:
+            self._carry_out(request)
+        except Fenced:
+            raise
+        except Exception as error:  # noqa: BLE001 - or the request would keep the slot for ever
+            failure = failed_by(error, delivered="unknown")
+            self._persist(lambda: self._gateway.fail(request, failure.code or "", failure.detail, failure.facts))
+        return None
+
+    def _carry_out(self, request: Request) -> None:
+        with self._terminal:
+            delivered = self._delivered(request)
+        answer = self._awaited(delivered) if isinstance(delivered, Delivery) else delivered
+        with self._terminal:
+            # From here on an interrupt is told that what it was meant to stop has ended.
+            self._current, interrupted = None, self._interrupted
+        if answer is None:
+            self._persist(lambda: self._gateway.put_back(request))
+        else:
+            self._end(request, answer, interrupted)
+
+    def _delivered(self, request: Request) -> Delivery | Answer | None:
+        """Deliver a request; or how it failed; or None when it was not meant for whoever is there now, and has to wait."""
+        if self._interrupted:
+            return Answer(known=False)
+        try:
+            seen = self._gateway.look()
+        except Unavailable:
+            # The store is away, and nothing was delivered: the request waits until it is back.
+            return None
+        if not self._meant_for(request, seen):
+            return None
+        assert seen.instance_id is not None
+        try:
+            faults.reach("gateway.delivery.before")
+            delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
+        except Fenced:
+            # Another instance since the look. The next look records it, and the request waits for an operator.
+            return None
+        except Exception as error:  # noqa: BLE001 - the failure of one delivery is that of one request
+            return failed_by(error, delivered="unknown")
+        self._handed_over = True
+        faults.reach("gateway.delivery.after")
+        with contextlib.suppress(Unavailable):
+            self._gateway.delivered(request)
+        return delivery
+
+    def _awaited(self, delivery: Delivery) -> Answer:
+        try:
+            return self._adapter.answer(delivery, self._give_up)
+        except Exception as error:  # noqa: BLE001 - as above
+            return failed_by(error, delivered="yes")
+
+    def _meant_for(self, request: Request, seen: Sighting) -> bool:
+        return seen.instance_id is not None and self._gateway.epoch == request.epoch
+
+    def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
+        faults.reach("gateway.end.before")
+        result = result_of(answer, self._handed_over)
+        code, detail = answer.code, answer.detail
+        if interrupted:
+            code, detail = "interrupted", "an interrupt stopped it" + ("" if self._handed_over else " before it was delivered")
+        elif code is not None and self._give_up.is_set():
+            code = INTERRUPTED_BY_RESTART
+            detail = "the gateway was stopped while this ran; it was delivered, and what became of it is unknown"
+        if code is not None:
+            failure, words = code, detail
+            self._persist(lambda: self._gateway.fail(request, failure, words, result))
+        else:
+            receipt = Receipt.ANSWERED if answer.known else Receipt.DELIVERED
+            self._persist(lambda: self._gateway.complete(request, result, receipt))
+        faults.reach("gateway.end.after")
+
+    def _interrupt_step(self) -> float | None:
+        """All interrupts that wait, as one. How long to sleep when there is none."""
+        if not self._gateway.queue.head().express or self._gateway.reconciling:
+            return self._inspect_every_s
+        with self._terminal:
+            first = self._gateway.claim(express=True)
+            if first is None:
+                return self._inspect_every_s
+            adjacent = list(iter(lambda: self._gateway.claim(express=True), None))
+            result, error = self._interrupt(first)
+        for request in [first, *adjacent]:
+            mine = dict(result) if request is first else {**result, "coalesced_with": first.request_id}
+            if error is not None:
+                self._persist(lambda r=request, m=mine, e=error: self._gateway.fail(r, e.code or "", e.detail, m))  # type: ignore[misc]
+            else:
+                self._persist(lambda r=request, m=mine: self._gateway.complete(r, m, Receipt.DELIVERED))  # type: ignore[misc]
+        return None
+
+    def _interrupt(self, request: Request) -> tuple[dict[str, Any], Answer | None]:
+        current = self._current
+        if (why := needless(request, current)) is not None:
+            return {"disposition": "no_op", "detail": why}, None
+        if current is not None and not self._handed_over:
+            # Claimed and not delivered yet: it never will be.
+            self._interrupted = True
+            return {"disposition": "accepted", "stopped": current.request_id}, None
+        try:
+            seen = self._gateway.look()
+            if not self._meant_for(request, seen):
+                return {}, Answer(
+                    code="upstream_unavailable", detail="the agent is not there, or is another one: not delivered"
+                )
+            assert seen.instance_id is not None
+            stopped = self._adapter.interrupt(seen.instance_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            return {}, failed_by(error, delivered="unknown")
+        self._interrupted = self._interrupted or (stopped and current is not None)
+        answer: dict[str, Any] = {"disposition": "accepted" if stopped else "no_op"}
+        return (answer if current is None else {**answer, "stopped": current.request_id}), None
+
+    def _persist(self, write: Callable[[], object]) -> None:
+        """Write down how a request ended, however long the store is away: it must not look as if it had not been delivered."""
+        unsure = False
+        while True:
+            try:
+                write()
+                return
+            except Unavailable as error:
+                unsure = True
+                _log.warning("end not stored yet agent=%s: %s", self._gateway.agent, error.message)
+                if self._give_up.wait(_RETRY_S):
+                    return
+            except Fenced:
+                # After a commit whose fate was unknown, this is what its success looks like.
+                if unsure:
+                    return
+                raise
+
+
+def needless(request: Request, current: Request | None) -> str | None:
+    """Why an interrupt is not sent: what it was meant to stop has ended, or what runs now came after it. None: it is sent."""
+    if request.beside is not None and (current is None or current.request_id != request.beside):
+        return f"request {request.beside}, which ran when this came, has ended by itself"
+    if current is not None and current.arrival > request.arrival:
+        return f"request {current.request_id}, which runs now, came after this"
+    return None
+
+
+def failed_by(error: Exception, *, delivered: str) -> Answer:
+    """What an adapter's exception means for the request that it was working on."""
+    if isinstance(error, HoldfastError):
+        delivered = {"none": "no", "unknown": "unknown"}.get(error.fields.get("outcome", ""), delivered)
+        return Answer(code=error.code, detail=error.message, known=False, facts={"delivered": delivered})
+    _log.warning("adapter failed: %s: %s", type(error).__name__, error)
+    return Answer(
+        code="adapter_failed", detail=f"{type(error).__name__}: {error}"[:1000], known=False, facts={"delivered": delivered}
+    )
+
+
+def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
+    """What is kept of an answer: its end, where it is too long, without what no encoding can carry."""
+    text = answer.text.encode("utf-8", "replace").decode()
+    receipt = "answered" if answer.known and answer.code is None else "delivered" if handed_over else "accepted"
+    result: dict[str, Any] = {"receipt": receipt, **answer.facts}
+    if text or answer.source:
+        result |= {"text": text[-ANSWER_CHARS_MAX:], "source": answer.source, "truncated": len(text) > ANSWER_CHARS_MAX}
+    return result

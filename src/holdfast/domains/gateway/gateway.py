@@ -1,0 +1,338 @@
+"""A gateway's rules: who serves, what is admitted, which epoch it is, and what an operator decides."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.domains.gateway.adapter import Adapter, Sighting
+from holdfast.domains.gateway.admission import among, check_admission, check_reconcilable
+from holdfast.domains.gateway.record import ATTACHMENTS, Attachment, Server
+from holdfast.domains.gateway.status import Status, status_of
+from holdfast.kernel import lease as leases
+from holdfast.kernel.codec import Value
+from holdfast.kernel.errors import Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
+from holdfast.kernel.holder import Liveness, Processes, probe
+from holdfast.kernel.limits import GATEWAY_LEASE_S
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import Tx
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.queue import Draft, Queue, Request
+from holdfast.primitives.queue.line import Line
+from holdfast.primitives.queue.queue import new_id
+from holdfast.primitives.queue.record import Receipt
+
+T = TypeVar("T")
+
+Action = Literal["replay", "discard"]
+
+INTERRUPTED_BY_RESTART = "interrupted_by_restart"
+_LOST_TO_A_RESTART = {
+    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent before asking again",
+    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and what became of it is unknown",
+    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
+}
+_NOT_LOOKED = Sighting(None, detail="the agent was not looked at yet")
+_log = logging.getLogger("holdfast.gateway")
+
+
+class Asked(NamedTuple):
+    """A draft, and the epoch that its sender believes in, if it says so."""
+
+    draft: Draft
+    expected_epoch: int | None = None
+
+
+class Reconciled(Value, frozen=True, kw_only=True):
+    """What an operator's decision did. While some requests of earlier epochs are `left`, admission stays shut."""
+
+    action: Action
+    epoch: int
+    requests: list[str]
+    left: list[str]
+
+
+class Gateway:
+    """One agent's gateway, in the process that serves it.
+
+    Promised: what was accepted is begun in order, one at a time, and only by the instance that it was accepted for; another
+    instance shuts admission until an operator decides; a second gateway of the same agent is refused, and one that was taken
+    for dead changes nothing any more. Not promised: that an agent does what it is asked, or that a prompt whose gateway was
+    killed while it ran did not arrive: it is never delivered a second time, and its end says that this is unknown.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        journal: Journal,
+        adapter: Adapter,
+        processes: Processes,
+        *,
+        lease_s: float = GATEWAY_LEASE_S,
+    ) -> None:
+        self.queue = queue
+        self.agent = queue.name
+        self.adapter = adapter
+        self.on_change: Callable[[], None] = lambda: None
+        self.served_at: tuple[str, int] | None = None
+        self._journal = journal
+        self._processes = processes
+        self._lease_s = lease_s
+        self._token = 0
+        self._looking = threading.Lock()
+        self._seen = _NOT_LOOKED
+        self._attachment = Attachment()
+
+    @property
+    def seen(self) -> Sighting:
+        """What was last seen of the agent."""
+        return self._seen
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the last look belongs to."""
+        return self._attachment.epoch
+
+    @property
+    def reconciling(self) -> bool:
+        """Must an operator decide first? As far as this process has seen."""
+        return self._attachment.reconciling
+
+    def attach(self) -> list[Request]:
+        """Become the one that serves this agent, and end what another left running; return that.
+
+        Raises Held while another gateway of the agent lives.
+        """
+        before = self._recorded()
+        verdict = Liveness.DEAD if before.server is None else self._probed(before.server)
+
+        def body(tx: Tx, line: Line) -> tuple[Attachment, list[Request]]:
+            attachment = _attachment_in(tx, self.agent)
+            server = attachment.server
+            # A verdict is about the server that was looked at, and about no other.
+            known = verdict if server == before.server else Liveness.ALIVE
+            if server is not None and not leases.reclaimable(server.lease, known, tx.now):
+                raise _served(self.agent, server)
+            lease = leases.grant(tx.now, self._lease_s)
+            mine = Server(process=self._processes.current(), lease=lease, token=tx.revision)
+            attachment = replace(attachment, server=mine)
+            tx.put(ATTACHMENTS, self.agent, attachment)
+            self._tell(tx, "gateway.attached", {"epoch": attachment.epoch, "token": mine.token})
+            return attachment, line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+
+        self._attachment, ended = self._change(body)
+        assert self._attachment.server is not None
+        self._token = self._attachment.server.token
+        return ended
+
+    def detach(self) -> None:
+        """Serve no more. The epoch and the instance stay known. Harmless when another has taken over."""
+
+        def body(tx: Tx, line: Line) -> None:
+            attachment = self._own(tx)
+            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+            tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
+            self._tell(tx, "gateway.detached", {"epoch": attachment.epoch})
+
+        try:
+            self._change(body)
+        except Fenced:
+            _log.warning("detach after another took over agent=%s", self.agent)
+
+    def renew(self) -> None:
+        """Give a sign of life. Raises Fenced when another gateway has taken over: then this one must end."""
+
+        def body(tx: Tx, _: Line) -> None:
+            attachment = self._own(tx)
+            assert attachment.server is not None
+            lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
+            tx.put(ATTACHMENTS, self.agent, replace(attachment, server=replace(attachment.server, lease=lease)))
+
+        self._change(body)
+
+    def look(self) -> Sighting:
+        """Look at the agent, and record it when it is another instance than before. Never raises for what the adapter does."""
+        with self._looking:
+            seen = self._inspected()
+            before, rebound = self._seen, False
+            if seen.instance_id is not None and seen.instance_id != self._attachment.instance_id:
+                self._attachment = self._rebind(seen.instance_id)
+                rebound = True
+            if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
+                self._tell_of_coming_and_going(seen)
+            self._seen = seen
+        if rebound or seen != before:
+            self.on_change()
+        return seen
+
+    def accept(self, asked: Sequence[Asked]) -> list[Request | HoldfastError]:
+        """Accept requests in one commit, durably; each is answered by itself: Full, Blocked, Refused (another epoch),
+        Collision (its key) and UpstreamUnavailable are values here. Raises Fenced when another gateway serves."""
+        seen = self._seen
+        named = [(one, new_id()) for one in asked]
+
+        def body(tx: Tx, line: Line) -> list[Request | HoldfastError]:
+            attachment = self._own(tx)
+            return [self._admitted(line, attachment, seen, one, name) for one, name in named]
+
+        return self._change(body)
+
+    def claim(self, *, express: bool = False) -> Request | None:
+        """Begin with the next request, if the gate is open for it."""
+
+        def body(tx: Tx, line: Line) -> tuple[Request | None, list[str]]:
+            attachment = self._own(tx)
+            if attachment.reconciling:
+                return None, []
+            claimed = line.claim(epoch=attachment.epoch, express=express)
+            return claimed, [error.message for error in line.damaged]
+
+        claimed, damaged = self._change(body)
+        for message in damaged:
+            _log.warning("passed over agent=%s: %s", self.agent, message)
+        return claimed
+
+    def put_back(self, request: Request) -> None:
+        """Undo a claim of which nothing was delivered."""
+        self._change(lambda _, line: line.put_back(request.request_id, _token_of(request)))
+
+    def delivered(self, request: Request) -> None:
+        """Note that a request was delivered. Not synced by itself: losing it only makes a later report less exact."""
+        self._change(lambda _, line: line.deliver(request.request_id, _token_of(request)), durable=False)
+
+    def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
+        """End a request well."""
+        return self._change(lambda _, line: line.complete(request.request_id, _token_of(request), result, receipt=receipt))
+
+    def fail(self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None) -> Request:
+        """End a request badly."""
+        return self._change(
+            lambda _, line: line.fail(request.request_id, _token_of(request), code=code, detail=detail, result=result)
+        )
+
+    def reconcile(self, action: Action, *, epoch: int, requests: Sequence[str] | None = None) -> Reconciled:
+        """Decide what becomes of the waiting requests of earlier epochs: all, or those named.
+
+        `replay` means them for the current instance, in their old order; `discard` ends them, with the code `discarded`. When
+        none is left, admission opens. Raises Refused when `epoch` is not the current one or there is nothing to decide, and
+        NotFound for a request that is not waiting for a decision.
+        """
+        if action not in ("replay", "discard"):
+            raise InvalidValue(f"{action!a} is no way to reconcile: use replay or discard", field="action")
+
+        def body(tx: Tx, line: Line) -> Reconciled:
+            attachment = self._own(tx)
+            check_reconcilable(attachment, epoch)
+            stale = [request.request_id for request in line.stale(attachment.epoch)]
+            chosen = stale if requests is None else among(requests, stale)
+            for request_id in chosen:
+                if action == "replay":
+                    line.readmit(request_id, epoch=attachment.epoch)
+                else:
+                    line.cancel(request_id, code="discarded", detail=f"it was discarded when epoch {attachment.epoch} began")
+            left = [request_id for request_id in stale if request_id not in set(chosen)]
+            if not left:
+                tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
+            told = {"action": action, "epoch": attachment.epoch, "requests": len(chosen), "left": len(left)}
+            self._tell(tx, "gateway.reconciled", told)
+            return Reconciled(action=action, epoch=attachment.epoch, requests=list(chosen), left=left)
+
+        with self._looking:
+            done = self._change(body)
+            self._attachment = self._recorded()
+        self.on_change()
+        return done
+
+    def cancel(self, request_id: str) -> Request:
+        """End a request that waits; see `Queue.cancel`."""
+        return self.queue.cancel(request_id)
+
+    def status(self) -> Status:
+        """How gateway and agent are doing, by the last look."""
+        status = status_of(self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head())
+        if self.served_at is None:
+            return status
+        return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
+
+    def _change(self, body: Callable[[Tx, Line], T], *, durable: bool = True) -> T:
+        return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
+
+    def _recorded(self) -> Attachment:
+        row = self.queue.store.get(ATTACHMENTS, self.agent)
+        return Attachment() if row is None else row.record
+
+    def _own(self, tx: Tx) -> Attachment:
+        attachment = _attachment_in(tx, self.agent)
+        if attachment.server is None or attachment.server.token != self._token:
+            raise Fenced(f"another gateway serves {self.agent} now: this one must end", agent=self.agent, token=self._token)
+        return attachment
+
+    def _probed(self, server: Server) -> Liveness:
+        return probe(server.process, self._processes, embedded=self.queue.store.embedded)
+
+    def _inspected(self) -> Sighting:
+        try:
+            return self.adapter.inspect()
+        except HoldfastError as error:
+            return Sighting(None, detail=error.message)
+        except Exception as error:  # noqa: BLE001 - whatever an adapter does, the gateway lives on
+            _log.warning("inspection failed agent=%s: %s", self.agent, error)
+            return Sighting(None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}")
+
+    def _rebind(self, instance_id: str) -> Attachment:
+        def body(tx: Tx, _: Line) -> Attachment:
+            before = self._own(tx)
+            if before.instance_id == instance_id:
+                return before
+            if before.instance_id is None:
+                after = replace(before, instance_id=instance_id)
+            else:
+                after = replace(before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=True)
+            tx.put(ATTACHMENTS, self.agent, after)
+            kind = "gateway.instance_seen" if before.instance_id is None else "gateway.instance_replaced"
+            self._tell(tx, kind, {"epoch": after.epoch, "instance_id": instance_id, "before": before.instance_id})
+            return after
+
+        return self._change(body)
+
+    def _tell_of_coming_and_going(self, seen: Sighting) -> None:
+        kind = "gateway.agent_unavailable" if seen.instance_id is None else "gateway.agent_returned"
+        self._change(lambda tx, _: self._tell(tx, kind, {"detail": seen.detail[:1000]}), durable=False)
+
+    def _admitted(
+        self, line: Line, attachment: Attachment, seen: Sighting, asked: Asked, request_id: str
+    ) -> Request | HoldfastError:
+        try:
+            # Before anything else: a retry is answered as its first try was, whatever has happened since.
+            if (known := line.known(asked.draft)) is not None:
+                return known
+            check_admission(self.agent, attachment, seen, asked.expected_epoch)
+            return line.accept(asked.draft, request_id, epoch=attachment.epoch)
+        except (Refused, Unavailable) as error:
+            return error
+
+    def _tell(self, tx: Tx, kind: str, data: dict[str, Any]) -> None:
+        self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})
+
+
+def _attachment_in(tx: Tx, agent: str) -> Attachment:
+    row = tx.get(ATTACHMENTS, agent)
+    return Attachment() if row is None else row.record
+
+
+def _served(agent: str, server: Server) -> Held:
+    process = server.process
+    return Held(
+        f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, or stop it with "
+        f"`holdfast gateway detach {agent}`",
+        agent=agent,
+        pid=process.pid,
+        host_id=process.host_id,
+    )
+
+
+def _token_of(request: Request) -> int:
+    assert request.token is not None
+    return request.token

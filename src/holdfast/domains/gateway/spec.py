@@ -1,0 +1,85 @@
+"""Which adapter an agent has, with which settings: a value, from the command line or from the agent's manifest."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import InvalidValue
+
+ANSWER_TIMEOUT_S = 3600.0
+QUIET_MS = 400
+
+
+class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
+    """An agent in a tmux session. It is at rest when nothing was written for `quiet_ms`, and the last line matches
+    `ready_regex` if there is one."""
+
+    session: str
+    socket_name: str | None = None
+    socket_path: str | None = None
+    interrupt_key: Literal["C-c", "Escape"] = "C-c"
+    quiet_ms: int = QUIET_MS
+    ready_regex: str | None = None
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
+    """A program that is run once for each prompt, which it gets on its standard input or as its last argument."""
+
+    argv: tuple[str, ...]
+    prompt_as: Literal["stdin", "argument"] = "stdin"
+    working_directory: str | None = None
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
+    """A terminal served by CAO's API, or by one that serves the same under a prefix of its own."""
+
+    url: str
+    terminal: str
+    preset: Literal["cao_rest", "houmao_server_rest"] = "cao_rest"
+    prefix: str | None = None
+    interrupt_key: str = "C-c"
+    timeout_s: float = 10.0
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
+    """A headless agent that another server owns."""
+
+    managed_api_base_url: str
+    managed_agent_ref: str
+    timeout_s: float = 10.0
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec
+
+
+def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
+    """The adapter that an agent's manifest names, under `adapter`. Raises InvalidValue, naming what is wrong.
+
+    Where the manifest says more than once what the adapter must know (the tmux session, the working directory), the adapter's
+    own setting counts.
+    """
+    adapter = manifest.get("adapter")
+    if not isinstance(adapter, Mapping):
+        raise InvalidValue("the manifest names no adapter: add `adapter` with its kind and settings", field="adapter")
+    settings = dict(adapter)
+    tmux = manifest.get("tmux")
+    if settings.get("kind") == "tmux" and "session" not in settings and isinstance(tmux, Mapping):
+        settings["session"] = tmux.get("session_name")
+    if settings.get("kind") == "command" and "working_directory" not in settings:
+        settings["working_directory"] = manifest.get("working_directory")
+    return spec_of(settings)
+
+
+def spec_of(settings: Mapping[str, Any]) -> AdapterSpec:
+    """An adapter's settings as a value. Raises InvalidValue for unknown, missing and wrong ones."""
+    try:
+        spec: AdapterSpec = msgspec.convert(dict(settings), AdapterSpec)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"the adapter's settings are wrong: {error}", field="adapter") from None
+    return spec

@@ -1,0 +1,77 @@
+"""Where a gateway is wired: its store, its adapter, its rules and its worker, in the process that serves it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.adapters.procfs import Procfs
+from holdfast.app import actor_here, gateway_root
+from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
+from holdfast.domains.gateway import spec as specs
+from holdfast.kernel.limits import QUEUE_DEPTH_MAX
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.queue import Queue
+from holdfast.stores.opening import open_store
+
+
+class GatewayParts(NamedTuple):
+    """A gateway that is wired and attached, and what carries out its requests."""
+
+    gateway: Gateway
+    worker: Worker
+    folder: GatewayFolder
+    store: Store
+
+    def close(self) -> None:
+        """Serve no more, and let go of everything. What was accepted waits for the next gateway."""
+        self.worker.stop()
+        self.gateway.adapter.close()
+        self.gateway.detach()
+        self.store.close()
+
+
+def open_gateway(
+    agent: str, spec: AdapterSpec, settings: Settings, *, depth_max: int = QUEUE_DEPTH_MAX, on_lost: Callable[[], None]
+) -> GatewayParts:
+    """Wire an agent's gateway, become the one that serves it, and look at the agent. The worker is not begun yet.
+
+    The queue lives in the gateway's own folder, so that it works while a shared store is away; with PostgreSQL it lives there.
+    Raises Held while another gateway serves the agent, InvalidName and InvalidValue.
+    """
+    processes = Procfs(host_id=settings.host_id)
+    folder = GatewayFolder(gateway_root(settings, agent))
+    folder.prepare()
+    shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
+    url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
+    store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
+    try:
+        journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
+        queue = Queue(store, journal, agent, depth_max=depth_max)
+        gateway = Gateway(queue, journal, agent_adapter(spec, folder, processes), processes)
+        gateway.attach()
+        gateway.look()
+    except BaseException:
+        store.close()
+        raise
+    return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
+
+
+def agent_adapter(spec: AdapterSpec, folder: GatewayFolder, processes: Procfs) -> Adapter:
+    """The adapter that a spec names. Raises InvalidValue for settings that cannot be, or when its extra is not installed."""
+    if isinstance(spec, specs.TmuxSpec):
+        from holdfast.adapters.tmux_delivery import TmuxAgent
+
+        return TmuxAgent(spec, folder=folder.run, processes=processes)
+    if isinstance(spec, specs.CommandSpec):
+        from holdfast.adapters.command import CommandAgent
+
+        return CommandAgent(spec, note=folder.agent_process, processes=processes)
+    if isinstance(spec, specs.RestSpec):
+        from holdfast.adapters.rest import RestAgent
+
+        return RestAgent(spec)
+    from holdfast.adapters.managed import ManagedAgent
+
+    return ManagedAgent(spec)

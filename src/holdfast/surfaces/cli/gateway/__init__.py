@@ -1,0 +1,21 @@
+"""`holdfast gateway`: one agent's durable queue of requests.
+
+serving.py    serve
+asking.py     prompt, interrupt, cancel, reconcile, detach
+showing.py    status, requests
+"""
+
+import click
+
+from holdfast.surfaces.cli.gateway.asking import cancel, detach, interrupt, prompt, reconcile
+from holdfast.surfaces.cli.gateway.serving import serve
+from holdfast.surfaces.cli.gateway.showing import requests, status
+
+
+@click.group()
+def gateway() -> None:
+    """An agent's gateway: prompts are accepted durably, delivered once and in order, and never to another instance."""
+
+
+for command in (serve, status, prompt, interrupt, requests, cancel, reconcile, detach):
+    gateway.add_command(command)

@@ -1,0 +1,137 @@
+"""`holdfast gateway prompt | interrupt | cancel | reconcile | detach`."""
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
+from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option, summary, waiting_for
+from holdfast.surfaces.cli.output import answer
+
+WAIT_S = 3600.0
+_EXIT_FAILED = STATUS["refused"].exit
+_EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
+
+
+@click.command()
+@agent_argument
+@click.argument("text", required=False)
+@click.option("--wait", is_flag=True, help="Until it has ended; print the answer. Exit 4 if it failed, 5 if it took too long.")
+@click.option("--timeout", "wait_s", type=click.FloatRange(0), default=WAIT_S, show_default=True, help="Seconds; with --wait.")
+@click.option("--key", help="An idempotency key of your own: the same again is the same request.")
+@click.option("--epoch", type=click.IntRange(0), help="Only if this is the agent's epoch.")
+@json_option
+@address_options
+@store_options
+def prompt(
+    agent: str,
+    text: str | None,
+    wait: bool,
+    wait_s: float,
+    key: str | None,
+    epoch: int | None,
+    as_json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> int:
+    """Hand a prompt to an agent; without TEXT it is read from standard input. Prints the request's id."""
+    words = _text(text)
+    gateway = client(agent, url, token_file)
+    accepted = gateway.prompt(words, idempotency_key=key, expected_epoch=epoch)
+    if not wait:
+        answer(to_json(accepted) if as_json else accepted["request_id"])
+        return EXIT_DONE
+    with waiting_for(f"{agent} to answer {accepted['request_id']}"):
+        ended = gateway.request(accepted["request_id"], wait_s=wait_s)
+    return _ended(ended, as_json)
+
+
+@click.command()
+@agent_argument
+@json_option
+@address_options
+@store_options
+def interrupt(agent: str, as_json: bool, url: str | None, token_file: Path | None) -> int:
+    """Stop what the agent does, at once; it does not wait behind what it is to stop."""
+    ended = client(agent, url, token_file).interrupt(wait_s=30)
+    result: dict[str, Any] = ended.get("result") or {}
+    if as_json or ended["state"] != "completed":
+        return _ended(ended, as_json)
+    stopped = result.get("stopped")
+    words = f"{agent} was interrupted" + (f", which ends {stopped}" if stopped else "")
+    answer(words if result.get("disposition") == "accepted" else f"nothing to stop: {result.get('detail') or 'it was idle'}")
+    return EXIT_DONE
+
+
+@click.command()
+@agent_argument
+@click.argument("request_id")
+@json_option
+@address_options
+@store_options
+def cancel(agent: str, request_id: str, as_json: bool, url: str | None, token_file: Path | None) -> None:
+    """Cancel a request that was not begun."""
+    ended = client(agent, url, token_file).cancel(request_id)
+    answer(to_json(ended) if as_json else summary(ended))
+
+
+@click.command()
+@agent_argument
+@click.argument("action", type=click.Choice(["replay", "discard"]))
+@click.option("--epoch", type=click.IntRange(0), required=True, help="The epoch that you decide about, as the status shows it.")
+@click.option("--request", "requests", multiple=True, metavar="ID", help="Only this one; repeatable. All without.")
+@json_option
+@address_options
+@store_options
+def reconcile(
+    agent: str,
+    action: Literal["replay", "discard"],
+    epoch: int,
+    requests: tuple[str, ...],
+    as_json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Decide what becomes of the requests that wait for an agent that was replaced: deliver them to the new one, or not."""
+    done = client(agent, url, token_file).reconcile(action, epoch=epoch, requests=list(requests) or None)
+    if as_json:
+        answer(to_json(done))
+        return
+    number, left = len(done["requests"]), len(done["left"])
+    words = f"{number} requests {'will be delivered' if action == 'replay' else 'discarded'}"
+    answer(f"{words}; {left} left to decide about" if left else f"{words}; admission is open")
+
+
+@click.command()
+@agent_argument
+@json_option
+@address_options
+@store_options
+def detach(agent: str, as_json: bool, url: str | None, token_file: Path | None) -> None:
+    """Stop an agent's gateway. What was accepted waits for the next one; the agent itself is left alone."""
+    said = client(agent, url, token_file).detach()
+    answer(to_json(said) if as_json else f"the gateway of {agent} is stopping")
+
+
+def _text(text: str | None) -> str:
+    if text is not None:
+        return text
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InvalidValue("there is no prompt: give it as an argument, or on standard input", field="prompt")
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"the prompt is not UTF-8: {error}", field="prompt") from None
+
+
+def _ended(request: dict[str, Any], as_json: bool) -> int:
+    text = (request.get("result") or {}).get("text")
+    done = request["state"] == "completed"
+    answer(to_json(request) if as_json else str(text) if done and text else summary(request))
+    if done:
+        return EXIT_DONE
+    return _EXIT_FAILED if request["state"] == "failed" else _EXIT_TIMED_OUT

@@ -1,0 +1,110 @@
+"""`holdfast gateway serve`: the process beside an agent."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, AdapterSpec, spec_of, spec_of_manifest
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import QUEUE_DEPTH_MAX
+from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
+from holdfast.surfaces.cli.json_log import log_json_lines
+
+_LOOPBACK = "127.0.0.1"
+_FIELDS = {
+    "tmux": {name: name for name in ("session", "socket_name", "socket_path", "interrupt_key", "quiet_ms", "ready_regex")},
+    "command": {"command": "argv", "prompt_as": "prompt_as", "working_directory": "working_directory"},
+    "rest": {
+        "agent_url": "url",
+        **{name: name for name in ("terminal", "preset", "prefix", "interrupt_key")},
+    },
+    "managed": {"agent_url": "managed_api_base_url", "agent_ref": "managed_agent_ref"},
+}
+"""Which options each adapter has, and what its spec calls them."""
+
+
+@click.command()
+@agent_argument
+@click.option("--adapter", "kind", type=click.Choice(["tmux", "command", "rest", "managed"]), help="What kind of agent it is.")
+@click.option(
+    "--manifest", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the adapter from this file."
+)
+@click.option("--session", help="tmux: the tmux session's exact name.")
+@click.option("--socket-name", help="tmux: as `tmux -L`.")
+@click.option("--socket-path", help="tmux: as `tmux -S`.")
+@click.option("--interrupt-key", help="tmux: C-c or Escape; rest: any key.  [C-c]")
+@click.option("--quiet-ms", type=click.IntRange(1), help=f"tmux: at rest when nothing was written for so long.  [{QUIET_MS}]")
+@click.option("--ready-regex", help="tmux: at rest only when the last line matches this too.")
+@click.option("--prompt-as", type=click.Choice(["stdin", "argument"]), help="command: how the program gets it.  [stdin]")
+@click.option("--working-directory", help="command: the folder to run it in.")
+@click.option("--terminal", help="rest: the terminal's id; its server is --url.")
+@click.option("--preset", type=click.Choice(["cao_rest", "houmao_server_rest"]), help="rest: which server.  [cao_rest]")
+@click.option("--prefix", help="rest: the paths' prefix, if it is not the preset's.")
+@click.option("--url", "--base-url", "agent_url", help="rest and managed: the server of the agent.")
+@click.option("--agent-ref", help="managed: the agent's name there.")
+@click.option(
+    "--answer-timeout", type=click.FloatRange(0, min_open=True), help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]"
+)
+@click.option("--host", default=_LOOPBACK, show_default=True, help="The address to serve at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]")
+@click.option("--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another Host it is served under.")
+@click.option("--queue-max", type=click.IntRange(1), default=QUEUE_DEPTH_MAX, show_default=True, help="Most that wait and run.")
+@click.option("--log-json", is_flag=True, help="Log JSON, a line an event, to stderr.")
+@click.argument("command", nargs=-1)
+@store_options
+def serve(
+    agent: str,
+    kind: str | None,
+    manifest: Path | None,
+    host: str,
+    port: int,
+    more_hosts: tuple[str, ...],
+    queue_max: int,
+    log_json: bool,
+    command: tuple[str, ...],
+    **adapter: Any,
+) -> None:
+    """Put a gateway before an agent, until Ctrl-C, SIGTERM or `detach`.
+
+    It prints its address when it is ready. For --adapter command, the program and its arguments follow behind `--`.
+    """
+    spec = _spec(kind, manifest, command, adapter)
+    # Here, so that no other command loads a server.
+    from holdfast.surfaces.cli.gateway.process import run
+
+    if log_json:
+        log_json_lines()
+    run(agent, spec, settings_here(), host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
+
+
+def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec:
+    if (kind is None) == (manifest is None):
+        raise InvalidValue("which agent? Give --adapter with its options, or --manifest")
+    said = {name: value for name, value in given.items() if value is not None}
+    if command:
+        said["command"] = list(command)
+    if manifest is not None:
+        _refuse_foreign("--manifest", said, {})
+        return spec_of_manifest(_document(manifest))
+    fields = {**_FIELDS[kind or ""], "answer_timeout": "answer_timeout_s"}
+    _refuse_foreign(f"--adapter {kind}", said, fields)
+    return spec_of({"kind": kind, **{fields[name]: value for name, value in said.items()}})
+
+
+def _refuse_foreign(chosen: str, said: dict[str, Any], fields: dict[str, str]) -> None:
+    """An option of another adapter is more likely a mistake than meant for nobody."""
+    for name in said:
+        if name not in fields:
+            what = "a program behind --" if name == "command" else f"--{name.replace('_', '-')}"
+            raise InvalidValue(f"{what} means nothing beside {chosen}: leave it out", field=name)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None

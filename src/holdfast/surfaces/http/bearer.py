@@ -1,0 +1,57 @@
+"""The bearer token: made on first use, in a file that only its owner reads, and compared in constant time."""
+
+import contextlib
+import hmac
+import os
+import re
+import secrets
+from pathlib import Path
+
+from holdfast.kernel.errors import StoreUnavailable
+
+_BYTES = 32
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}\Z")
+
+
+def bearer_token(path: Path) -> str:
+    """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot be made or trusted."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make(path)
+        return read_token(path)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from None
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that is there. Raises StoreUnavailable when others can read it, or it is none, and OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(fd, encoding="ascii", errors="replace") as file:
+        if os.fstat(fd).st_mode & 0o077:
+            raise _unusable(path, "others may read it: chmod 600, or delete it for a new one")
+        token = file.read(512).strip()
+    if not _TOKEN.match(token):
+        raise _unusable(path, "it holds no token: delete it for a new one")
+    return token
+
+
+def same_token(given: str, token: str) -> bool:
+    """Are these the same? Takes as long whatever they share."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _make(path: Path) -> None:
+    """Write a whole token under another name and link it: whoever opens the file finds all of it, and the first one wins."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "w") as file:
+            file.write(secrets.token_urlsafe(_BYTES) + "\n")
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+
+
+def _unusable(path: Path, why: str) -> StoreUnavailable:
+    return StoreUnavailable(f"the token file {path} cannot be used: {why}", outcome="none")

@@ -1,0 +1,116 @@
+"""What is sent to a gateway and what it answers, as strict values."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.limits import PROMPT_BYTES_MAX
+from holdfast.primitives.queue import Request
+
+
+class PromptPayload(Plain, frozen=True, kw_only=True):
+    """The text for the agent. Of control characters it may have tab and newline."""
+
+    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=PROMPT_BYTES_MAX)]
+
+
+class NoPayload(Plain, frozen=True, kw_only=True):
+    """Nothing."""
+
+
+class SubmitPrompt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="submit_prompt"):
+    """Ask the agent to do something."""
+
+    schema_version: Literal[1]
+    payload: PromptPayload
+    expected_epoch: int | None = None
+
+
+class Interrupt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="interrupt"):
+    """Stop what the agent does."""
+
+    schema_version: Literal[1]
+    payload: NoPayload = NoPayload()
+    expected_epoch: int | None = None
+
+
+NewRequest = SubmitPrompt | Interrupt
+
+
+class Decision(Plain, frozen=True, kw_only=True):
+    """What is to become of the requests that wait for an earlier instance: all, or those named."""
+
+    action: Literal["replay", "discard"]
+    epoch: int
+    requests: list[str] | None = None
+
+
+class Health(Plain, frozen=True, kw_only=True):
+    """That the gateway itself answers. It says nothing of the agent."""
+
+    protocol_version: str
+    status: str
+
+
+class Accepted(Plain, frozen=True, kw_only=True):
+    """A request was stored, durably."""
+
+    request_id: str
+    state: str
+    accepted_at: Instant
+    queue_depth: int
+    epoch: int
+
+
+class RequestView(Plain, frozen=True, kw_only=True):
+    """A request, as it stands."""
+
+    request_id: str
+    kind: str
+    payload: dict[str, Any]
+    state: str
+    receipt: str
+    epoch: int
+    arrival: int
+    accepted_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    token: int | None
+    error_code: str | None
+    error_detail: str | None
+    result: dict[str, Any] | None
+    idempotency_key: str | None
+
+
+class RequestList(Plain, frozen=True, kw_only=True):
+    """Requests in the order they came."""
+
+    requests: list[RequestView]
+
+
+class Detaching(Plain, frozen=True, kw_only=True):
+    """The gateway is stopping."""
+
+    status: str = "detaching"
+
+
+def view_of(request: Request) -> RequestView:
+    """A request for showing."""
+    return RequestView(
+        request_id=request.request_id,
+        kind=request.kind,
+        payload=request.payload,
+        state=request.state.value,
+        receipt=request.receipt.value,
+        epoch=request.epoch,
+        arrival=request.arrival,
+        accepted_at=request.accepted_at,
+        started_at=request.started_at,
+        finished_at=request.finished_at,
+        token=request.token,
+        error_code=request.error_code,
+        error_detail=request.error_detail,
+        result=request.result,
+        idempotency_key=request.idempotency_key,
+    )

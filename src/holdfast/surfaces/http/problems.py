@@ -1,0 +1,105 @@
+"""Errors as answers: `{"code", "message", "fields"}`, with the status that the one table gives to the code.
+
+What HTTP itself refuses (no token, no such route, too large) has codes of its own here, as no other surface meets it.
+"""
+
+import logging
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException
+
+from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
+
+T = TypeVar("T")
+
+_log = logging.getLogger("holdfast.http")
+
+_HTTP_CODES = {
+    400: "invalid_value",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "invalid_value",
+    422: "invalid_value",
+}
+"""What HTTP's own refusals are called."""
+
+
+class Problem(Plain, frozen=True, kw_only=True):
+    """An error as a client gets it."""
+
+    code: str
+    message: str
+    fields: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def problem_of(error: HoldfastError) -> tuple[int, Problem]:
+    """The HTTP status and the body of an error of the tree."""
+    return status_of(error).http, Problem(code=error.code, message=error.message, fields=_plain(dict(error.fields)))
+
+
+def on_holdfast_error(_: Request[Any, Any, Any], error: HoldfastError) -> Response[Problem]:
+    """Answer with an error of the tree."""
+    status, problem = problem_of(error)
+    return Response(problem, status_code=status, media_type=MediaType.JSON)
+
+
+def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    """Answer with a refusal of the framework's; what it calls a bad request is a wrong value here."""
+    status = 422 if error.status_code in (400, 415) else error.status_code
+    extra = error.extra if isinstance(error.extra, list) else []
+    fields = {"problems": _plain(extra)} if extra else {}
+    problem = Problem(code=_HTTP_CODES.get(status, "error"), message=_words(error, status, extra), fields=fields)
+    return Response(problem, status_code=status, media_type=MediaType.JSON, headers=dict(error.headers or {}))
+
+
+def on_nesting(_: Request[Any, Any, Any], __: RecursionError) -> Response[Problem]:
+    """Answer for a body that is nested deeper than can be read."""
+    problem = Problem(code="invalid_value", message="the body is nested too deeply", fields={"field": "body"})
+    return Response(problem, status_code=422, media_type=MediaType.JSON)
+
+
+def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Answer for what nobody expected: no more than that, as its words may hold what is not for everybody."""
+    _log.error("bug method=%s path=%s", request.method, request.url.path, exc_info=error)
+    problem = Problem(code="error", message=f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
+    return Response(problem, status_code=500, media_type=MediaType.JSON)
+
+
+HANDLERS: dict[int | type[Exception], Any] = {
+    HoldfastError: on_holdfast_error,
+    HTTPException: on_http_error,
+    RecursionError: on_nesting,
+    Exception: on_bug,
+}
+
+
+def strictly(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    """Decode a body, taking nothing for something else. Raises InvalidValue."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidValue(f"the body is wrong: {error}", field="body") from None
+
+
+def refusal(status: int, message: str) -> tuple[int, bytes]:
+    """The status and body of a refusal before any route is reached."""
+    return status, to_json(Problem(code=_HTTP_CODES.get(status, "error"), message=message))
+
+
+def _words(error: HTTPException, status: int, extra: list[Any]) -> str:
+    told = "; ".join(f"{one.get('key', '')}: {one.get('message', '')}".strip(": ") for one in extra if isinstance(one, dict))
+    return told or error.detail or HTTPStatus(status).phrase
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError):
+        return str(value)

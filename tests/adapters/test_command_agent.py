@@ -1,0 +1,170 @@
+"""The command adapter with real programs."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters import command
+from holdfast.adapters.command import CommandAgent
+from holdfast.adapters.procfs import Procfs
+from holdfast.domains.gateway import Answer, Surface
+from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
+from tests.adapters.tmux_server import until
+
+ECHO = [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"]
+ARGUMENT = [sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))"]
+HOSTILE = 'it\'s "x" $(touch pwned) `touch pwned`\n; touch pwned\t#{pid} ä 🙂 ' + "y" * 100_000
+
+
+def agent(folder: Path, argv: list[str], **how: object) -> CommandAgent:
+    spec = CommandSpec(argv=tuple(argv), **how)  # type: ignore[arg-type]
+    return CommandAgent(spec, note=folder / "run" / "agent-process.json", processes=Procfs())
+
+
+def told(one: CommandAgent, prompt: str, stop: threading.Event | None = None) -> Answer:
+    seen = one.inspect()
+    assert seen.instance_id is not None and seen.surface is Surface.READY
+    return one.answer(one.deliver(prompt, seen.instance_id), stop or threading.Event())
+
+
+def test_a_prompt_arrives_byte_for_byte_on_stdin_and_runs_nothing(tmp_path: Path) -> None:
+    answer = told(agent(tmp_path, ECHO, working_directory=str(tmp_path)), HOSTILE)
+    assert (answer.text, answer.source, answer.code) == (HOSTILE, "stdout", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_prompt_is_one_argument(tmp_path: Path) -> None:
+    one = agent(tmp_path, ARGUMENT, prompt_as="argument")
+    assert told(one, "a 'b' $(c)\n*").text.strip() == ascii(["a 'b' $(c)\n*"])
+    one.check("x" * (128 * 1024 - 1))
+    with pytest.raises(InvalidValue):
+        one.check("x" * 128 * 1024)
+
+
+def test_a_program_that_fails_says_how(tmp_path: Path) -> None:
+    script = "import sys; print('half'); print('no such model', file=sys.stderr); sys.exit(3)"
+    answer = told(agent(tmp_path, [sys.executable, "-c", script]), "x")
+    assert (answer.code, answer.text, answer.facts) == ("agent_failed", "half\n", {"exit_status": 3})
+    assert answer.detail == "exit status 3: no such model"
+
+
+def test_a_program_that_is_not_there_is_an_agent_that_is_away(tmp_path: Path) -> None:
+    assert "no program" in agent(tmp_path, ["nosuch-program"]).inspect().detail
+    assert "no folder" in agent(tmp_path, ECHO, working_directory=str(tmp_path / "x")).inspect().detail
+    with pytest.raises(UpstreamUnavailable) as caught:
+        agent(tmp_path, [str(tmp_path)]).deliver("x", "any")
+    assert caught.value.fields["outcome"] == "none"
+
+
+def test_another_command_line_is_another_instance(tmp_path: Path) -> None:
+    names = {
+        agent(tmp_path, ECHO).inspect().instance_id,
+        agent(tmp_path, [*ECHO, "more"]).inspect().instance_id,
+        agent(tmp_path, ECHO, working_directory=str(tmp_path)).inspect().instance_id,
+    }
+    assert len(names) == 3
+    assert agent(tmp_path, ECHO).inspect().instance_id in names
+
+
+def sleeper(folder: Path, handler: str) -> list[str]:
+    """A program that says that it is there, and then does what it likes with signals; and a child of it."""
+    script = (
+        "import signal, sys, time, subprocess, pathlib\n"
+        f"{handler}\n"
+        f"subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(folder / 'begun')!r}).write_text('x')\ntime.sleep(1000)"
+    )
+    return [sys.executable, "-c", script]
+
+
+@pytest.mark.parametrize(
+    ("handler", "ended_by"),
+    [
+        ("", "KeyboardInterrupt"),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "SIGTERM"),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)", "SIGKILL"),
+    ],
+)
+def test_an_interrupt_ends_the_program_however_stubborn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, ended_by: str
+) -> None:
+    monkeypatch.setattr(command, "_ESCALATE_S", 0.3)
+    one = agent(tmp_path, sleeper(tmp_path, handler))
+    assert one.interrupt("any") is False
+    instance = one.inspect().instance_id
+    assert instance is not None
+    delivery = one.deliver("x", instance)
+    group = delivery.handle.process.pid
+    until((tmp_path / "begun").exists)
+    assert one.inspect().surface is Surface.NOT_READY
+    assert one.interrupt(instance)
+    answer = one.answer(delivery, threading.Event())
+    assert answer.code == "agent_failed" and ended_by in answer.detail
+    _gone(group)
+
+
+def _gone(group: int) -> None:
+    """Until nobody of a process group is left but those that their new parent has not waited for yet."""
+
+    def nobody() -> bool:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group and fields[0] not in "ZX":
+                return False
+        return True
+
+    until(nobody)
+
+
+def test_a_time_limit_a_flood_and_a_stop_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = told(agent(tmp_path, ["sleep", "1000"], answer_timeout_s=0.2), "x")
+    assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
+    monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
+    assert "more than 10000 bytes" in told(agent(tmp_path, ["yes"]), "x").detail
+    stop = threading.Event()
+    stop.set()
+    assert told(agent(tmp_path, ["sleep", "1000"]), "x", stop).code == "stopped"
+
+
+def test_what_a_killed_gateway_left_running_is_ended_by_the_next(tmp_path: Path) -> None:
+    first = agent(tmp_path, sleeper(tmp_path, ""))
+    delivery = first.deliver("x", "any")
+    group = delivery.handle.process.pid
+    until((tmp_path / "begun").exists)
+    second = agent(tmp_path, ECHO)
+    assert delivery.handle.process.poll() is None
+    second.inspect()
+    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGKILL")
+    _gone(group)
+
+
+def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
+    note = tmp_path / "run" / "agent-process.json"
+    note.parent.mkdir()
+    mine = {"pid": os.getpid(), "start_ticks": 1, "boot_id": Procfs().boot_id()}
+    for words in (json.dumps(mine), "{", "[]", json.dumps({**mine, "pid": "x"}), json.dumps({**mine, "boot_id": "other"})):
+        note.write_text(words)
+        agent(tmp_path, ECHO).inspect()
+        assert not note.exists()
+
+
+def test_closing_ends_what_runs(tmp_path: Path) -> None:
+    one = agent(tmp_path, sleeper(tmp_path, ""))
+    delivery = one.deliver("x", "any")
+    until((tmp_path / "begun").exists)
+    one.close()
+    assert one.answer(delivery, threading.Event()).detail.startswith(f"ended by {signal.SIGKILL.name}")
+
+
+def test_no_command_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue):
+        agent(tmp_path, [])

@@ -1,0 +1,310 @@
+"""A real gateway with real agents: killed at every state and at random moments, its agent replaced, gone and back.
+
+`HOLDFAST_GATEWAY_KILLS` says how often it is killed at random moments under load.
+"""
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, UpstreamUnavailable
+from tests.adapters.tmux_server import Tmux, running, until
+from tests.hazards.gateway_process import AGENT, GatewayProcess
+
+pytestmark = pytest.mark.slow
+
+KILLS = int(os.environ.get("HOLDFAST_GATEWAY_KILLS", "3"))
+POINTS = {
+    "gateway.claimed": "delivery unknown",
+    "gateway.delivery.before": "delivery unknown",
+    "gateway.delivery.after": "delivery unknown",
+    "gateway.end.before": "it was delivered",
+    "gateway.end.after": None,
+}
+"""Where it is killed, and what is said of the request that ran; None: it had ended."""
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("point", "said"), list(POINTS.items()))
+def test_killed_at_each_state_with_work_accepted_and_running(gate: GatewayProcess, point: str, said: str | None) -> None:
+    # Before it serves it has nothing to carry out: the first that comes is the one it dies of.
+    gate.start(dies_at=point)
+    client = gate.client
+    first = client.prompt("first")["request_id"]
+    for text in ("second", "third"):
+        # It may be stored and its answer lost; by what is stored it is judged.
+        with contextlib.suppress(Unavailable):
+            client.prompt(text)
+    assert gate.wait() == -signal.SIGKILL
+    gate.start()
+    stored = [one["request_id"] for one in gate.client.requests()]
+    assert stored[0] == first
+    done = [gate.client.request(request_id, wait_s=60) for request_id in stored]
+    if said is None:
+        assert (done[0]["state"], done[0]["result"]["text"]) == ("completed", "did first\n")
+    else:
+        assert (done[0]["state"], done[0]["error_code"]) == ("failed", "interrupted_by_restart")
+        assert said in done[0]["error_detail"]
+    assert all(one["state"] == "completed" for one in done[1:])
+    asked = gate.asked()
+    assert len(asked) == len(set(asked))
+    assert [text for text in asked if text != "first"] == [one["payload"]["prompt"] for one in done[1:]]
+    if point in ("gateway.claimed", "gateway.delivery.before"):
+        assert "first" not in asked
+    assert gate.stop() == 0
+
+
+class Load:
+    """Threads that hand in prompts as fast as they are taken, and keep what was acknowledged."""
+
+    def __init__(self, root: Path, threads: int = 3) -> None:
+        self._root = root
+        self._end = threading.Event()
+        self._numbers = count()
+        self.acknowledged: dict[str, str] = {}
+        self.gone_wrong: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        client = GatewayClient(AGENT, root=self._root)
+        while not self._end.is_set():
+            text = f"{next(self._numbers)} {random.choice(['0', '0.01', '0.05'])}"
+            key = secrets.token_hex(8)
+            while not self._end.is_set():
+                try:
+                    self.acknowledged[client.prompt(text, idempotency_key=key)["request_id"]] = text
+                    break
+                except HoldfastError as error:
+                    if error.code not in ("unavailable", "full", "store_unavailable", "fenced"):
+                        self.gone_wrong.append(error)
+                        return
+                    self._end.wait(0.05)
+            self._end.wait(0.02)
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_random_moments_under_load(gate: GatewayProcess) -> None:
+    gate.start()
+    load = Load(gate.root)
+    for _ in range(KILLS):
+        time.sleep(random.uniform(0.0, 0.6))  # at a random moment: that is the point of it
+        gate.kill()
+        gate.start()
+    time.sleep(0.3)
+    load.stop()
+    assert load.gone_wrong == []
+    client = gate.client
+    until(lambda: client.status()["queue_depth"] == 0, seconds=120)
+    requests = {one["request_id"]: one for one in client.requests(limit=10_000)}
+    assert gate.stop() == 0
+
+    assert set(load.acknowledged) <= set(requests), "an accepted request is lost"
+    asked = gate.asked()
+    assert len(asked) == len(set(asked)), "a request was delivered twice"
+    in_order = sorted(requests.values(), key=lambda one: one["arrival"])
+    order = [one["payload"]["prompt"] for one in in_order]
+    assert len(order) == len(set(order)), "a retry became a second request"
+    assert asked == [text for text in order if text in set(asked)], "out of order"
+    for one in in_order:
+        if one["state"] == "completed":
+            assert one["payload"]["prompt"] in asked
+        else:
+            assert (one["state"], one["error_code"]) == ("failed", "interrupted_by_restart"), one
+    interrupted = [one for one in in_order if one["state"] == "failed"]
+    assert len(interrupted) <= KILLS, "one kill can only interrupt what had the slot"
+    assert len([one for one in in_order if one["state"] == "completed"]) > 0
+    _files_agree(gate, in_order)
+
+
+def _files_agree(gate: GatewayProcess, requests: list[dict[str, object]]) -> None:
+    """The mirrored events tell of each acceptance once, in order, whatever the kills cut off."""
+    events = [json.loads(line) for line in (gate.root / "events.jsonl").read_text().splitlines()]
+    accepted = [event["subject"] for event in events if event["kind"] == "request.accepted"]
+    assert accepted == [one["request_id"] for one in requests]
+    revisions = [event["revision"] for event in events]
+    assert revisions == sorted(set(revisions))
+    state = json.loads((gate.root / "state.json").read_text())
+    assert (state["gateway_health"], state["queue_depth"]) == ("not_attached", 0)
+    assert not (gate.root / "run" / "current-instance.json").exists()
+
+
+def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(gate: GatewayProcess) -> None:
+    gate.start()
+    gate.client.prompt("long")
+    until(lambda: gate.asked() == ["long"])
+    note = json.loads((gate.root / "run" / "agent-process.json").read_text())
+    gate.kill()
+    os.kill(note["pid"], 0)
+    gate.start()
+    done = gate.client.prompt("next", wait_s=60)
+    assert done["state"] == "completed"
+    until(lambda: not _alive(note["pid"]))
+
+
+def _alive(pid: int) -> bool:
+    from holdfast.adapters.procfs import Procfs
+
+    seen = Procfs().sight(pid)
+    return seen is not None and not seen.zombie
+
+
+def test_stopping_in_order_loses_nothing_and_forgets_nothing(gate: GatewayProcess) -> None:
+    gate.start()
+    long = gate.client.prompt("long")["request_id"]
+    waiting = gate.client.prompt("after")["request_id"]
+    until(lambda: gate.asked() == ["long"])
+    before = gate.client.status()
+    gate.client.interrupt(wait_s=30)
+    assert gate.client.request(long, wait_s=30)["error_code"] == "interrupted"
+    assert gate.client.request(waiting, wait_s=30)["state"] == "completed"
+    assert gate.stop() == 0
+    gate.start()
+    after = gate.client.status()
+    same = ("managed_agent_instance_epoch", "managed_agent_instance_id", "managed_agent_recovery")
+    assert [before[name] for name in same] == [after[name] for name in same]
+
+
+def test_a_second_gateway_of_the_same_agent_is_refused(gate: GatewayProcess, tmp_path: Path) -> None:
+    gate.start()
+    second = GatewayProcess(tmp_path)
+    with pytest.raises(AssertionError, match="runs already"):
+        second.start()
+    assert second.wait() == 4
+    assert gate.client.prompt("x", wait_s=30)["state"] == "completed"
+
+
+def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    with GatewayProcess(tmp_path, store=postgres_url) as gate:
+        gate.start()
+        assert gate.client.prompt("x", wait_s=30)["state"] == "completed"
+        long = gate.client.prompt("long")["request_id"]
+        waiting = gate.client.prompt("y")["request_id"]
+        until(lambda: gate.asked() == ["x", "long"])
+        gate.kill()
+        gate.start()
+        assert gate.client.request(waiting, wait_s=30)["state"] == "completed"
+        assert gate.client.request(long)["error_code"] == "interrupted_by_restart"
+        assert not (gate.root / "queue.sqlite").exists()
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    with running(tmp_path) as server:
+        server.start()
+        yield server
+
+
+@pytest.fixture
+def attached(tmux: Tmux) -> Iterator[GatewayProcess]:
+    words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
+    with GatewayProcess(tmux.folder, *words) as made:
+        yield made
+
+
+@pytest.mark.parametrize("action", ["replay", "discard"])
+def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: Tmux, attached: GatewayProcess, action: str) -> None:
+    attached.start()
+    client = attached.client
+    assert "heard 5 bytes" in client.prompt("hello", wait_s=30)["result"]["text"]
+    tmux.replace()
+    until(lambda: client.status()["managed_agent_instance_epoch"] == 2)
+    status = client.status()
+    assert (status["managed_agent_recovery"], status["request_admission"]) == (
+        "reconciliation_required",
+        "blocked_reconciliation",
+    )
+    with pytest.raises(Blocked):
+        client.prompt("lost")
+    client.reconcile(action, epoch=2)  # type: ignore[arg-type]
+    assert client.prompt("again", wait_s=30)["state"] == "completed"
+    assert tmux.heard() == [b"hello", b"again"]
+
+
+@pytest.mark.parametrize("action", ["replay", "discard"])
+def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: Tmux, attached: GatewayProcess, action: str) -> None:
+    attached.start()
+    busy = attached.client.prompt("work")["request_id"]
+    old = attached.client.prompt("old")["request_id"]
+    until(lambda: tmux.heard() == [b"work"])
+    attached.kill()
+    tmux.replace()
+    attached.start()
+    status = attached.client.status()
+    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "blocked_reconciliation")
+    assert attached.client.request(busy)["error_code"] == "interrupted_by_restart"
+    assert attached.client.request(old)["state"] == "accepted"
+    assert attached.client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
+    done = attached.client.request(old, wait_s=30)
+    expected = ("completed", None) if action == "replay" else ("failed", "discarded")
+    assert (done["state"], done["error_code"]) == expected
+    assert tmux.heard() == [b"work", *([b"old"] if action == "replay" else [])]
+
+
+def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: Tmux, attached: GatewayProcess) -> None:
+    attached.start()
+    attached.client.prompt("hello", wait_s=30)
+    assert attached.stop() == 0
+    tmux.replace()
+    attached.start()
+    assert attached.client.status()["managed_agent_recovery"] == "reconciliation_required"
+    attached.client.reconcile("discard", epoch=2)
+    assert attached.stop() == 0
+    attached.start()
+    status = attached.client.status()
+    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "open")
+
+
+def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: Tmux, attached: GatewayProcess) -> None:
+    import httpx
+
+    attached.start()
+    tmux("new-session", "-d", "-s", "other")
+    tmux("kill-session", "-t", "=claude")
+    client = attached.client
+    until(lambda: client.status()["managed_agent_connectivity"] == "unavailable")
+    status = client.status()
+    assert (status["managed_agent_recovery"], status["request_admission"]) == ("awaiting_rebind", "blocked_unavailable")
+    assert httpx.get(f"http://127.0.0.1:{status['gateway_port']}/health").json()["status"] == "ok"
+    with pytest.raises(UpstreamUnavailable):
+        client.prompt("lost")
+    tmux.start()
+    until(lambda: client.status()["managed_agent_connectivity"] == "connected")
+    client.reconcile("discard", epoch=2)
+    assert client.prompt("hello", wait_s=30)["state"] == "completed"
+
+
+def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: Tmux, attached: GatewayProcess) -> None:
+    attached.start()
+    client = attached.client
+    busy = client.prompt("work for long")["request_id"]
+    until(lambda: tmux.heard() == [b"work for long"])
+    before = time.monotonic()
+    done = client.interrupt(wait_s=30)
+    until(lambda: b"!" in tmux.heard())
+    assert time.monotonic() - before < 5
+    assert (done["state"], done["result"]["stopped"]) == ("completed", busy)
+    assert client.request(busy, wait_s=30)["error_code"] == "interrupted"
+    assert client.prompt("next", wait_s=30)["state"] == "completed"

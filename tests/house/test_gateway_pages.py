@@ -1,0 +1,54 @@
+"""The pages about gateways say what there is: every command, route, state and file."""
+
+import re
+from pathlib import Path
+
+from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, QUEUE_DEPTH_MAX
+from holdfast.primitives.queue.record import TRANSITIONS
+
+ROOT = Path(__file__).parents[2]
+QUEUE = ROOT / "src" / "holdfast" / "primitives" / "queue"
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def test_every_transition_of_a_request_is_drawn_with_what_the_journal_tells() -> None:
+    section = _page("state_machines.md").partition("\n## A request to a gateway\n")[2].partition("\n## ")[0]
+    drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", section, re.MULTILINE)
+    steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
+    ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
+    assert sorted(drawn) == sorted(steps | ends | {("[*]", "accepted")})
+    told = {f"request.{state.value}" for state in TRANSITIONS} | {"request.readmitted", "request.delivered"}
+    assert set(re.findall(r"request\.\w+", section)) == told
+
+
+def test_the_guide_shows_every_command_and_no_other() -> None:
+    from holdfast.surfaces.cli.gateway import gateway
+
+    assert set(re.findall(r"holdfast gateway\s(\w+)", _page("gateway.md"))) == set(gateway.commands)
+
+
+def test_the_guide_shows_every_option_of_serve() -> None:
+    from holdfast.surfaces.cli.gateway.serving import serve
+
+    page = _page("gateway.md")
+    # What every server and command has is told elsewhere.
+    common = {"--store", "--namespace", "--port", "--log-json"}
+    options = {name for parameter in serve.params for name in parameter.opts if name.startswith("--")} - common
+    assert [name for name in sorted(options) if f"`{name}" not in page and f"{name} " not in page] == []
+
+
+def test_the_guide_shows_every_route() -> None:
+    source = (ROOT / "src" / "holdfast" / "surfaces" / "http" / "gateway" / "routes.py").read_text()
+    found = re.findall(r"@(get|post|delete)\(\s*\"(\S+?)\"", source)
+    served = {(method.upper(), path.replace("request_id:str", "id")) for method, path in found}
+    told = {(method, path.partition("?")[0]) for method, path in re.findall(r"`(GET|POST|DELETE) (\S+)`", _page("gateway.md"))}
+    assert told == served | {("GET", "/schema")}
+
+
+def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:
+    page = " ".join(_page("gateway.md").split())
+    assert f"At most {QUEUE_DEPTH_MAX:,} may be unfinished" in page
+    assert f"after up to {GATEWAY_WAIT_MAX_S:g} s" in page

@@ -1,0 +1,77 @@
+"""A gateway over real HTTP, in this process, with an agent that does what the test says."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from holdfast.adapters.procfs import Procfs
+from holdfast.domains.gateway import Gateway, Worker
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.queue import Queue
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.surfaces.http.gateway.server import GatewaySide
+from holdfast.surfaces.http.serving import HttpServer, bound
+from tests.unit.scripted_agent import ScriptedAgent
+
+TOKEN = "t" * 43
+
+
+class Served:
+    """What a test works with."""
+
+    def __init__(self, gateway: Gateway, agent: ScriptedAgent, port: int, store: Store) -> None:
+        self.gateway = gateway
+        self.agent = agent
+        self.store = store
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+        self.detached = threading.Event()
+
+    def prompt(self, text: str = "hello", *, key: str | None = None, **more: Any) -> httpx.Response:
+        body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": text}, **more}
+        return self.http.post("/v1/requests", json=body, headers={} if key is None else {"Idempotency-Key": key})
+
+    def ended(self, request_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/v1/requests/{request_id}", params={"wait_s": 25}).json()
+        assert found["state"] in ("completed", "failed"), found
+        return found
+
+
+@contextmanager
+def served(folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int = 50, work: bool = True) -> Iterator[Served]:
+    """Serve for the block, and stop gracefully."""
+    agent = agent or ScriptedAgent()
+    store = SqliteStore(folder / "queue.sqlite", boot_id="boot-1")
+    journal = Journal(store, actor="tester")
+    gateway = Gateway(Queue(store, journal, "gpu", depth_max=depth_max), journal, agent, Procfs())
+    gateway.attach()
+    gateway.look()
+    worker = Worker(gateway, inspect_every_s=0.02)
+    listening = bound("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    gateway.served_at = ("127.0.0.1", port)
+    begun = threading.Event()
+    world = Served(gateway, agent, port, store)
+    side = GatewaySide(gateway, token=TOKEN, host="127.0.0.1", port=port, detach=world.detached.set)
+    server = HttpServer(side.app, on_begun=begun.set, on_stop=side.end_waits)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    assert begun.wait(30)
+    if work:
+        worker.start()
+    try:
+        yield world
+    finally:
+        world.http.close()
+        server.stop()
+        thread.join(30)
+        worker.stop(grace_s=0.1)
+        gateway.detach()
+        store.close()
+    assert not thread.is_alive()

@@ -1,0 +1,68 @@
+"""What the gateway's OpenAPI says is what it does: schemathesis asks for everything, rightly and wrongly."""
+
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from holdfast.domains.gateway.drafting import check_prompt
+from holdfast.kernel.errors import Misuse
+from holdfast.kernel.names import check_label
+from tests.surfaces.gateway_http import TOKEN, served
+
+pytestmark = pytest.mark.slow
+
+AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
+EXAMPLES = 15
+
+
+def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path) -> None:
+    with served(tmp_path, depth_max=100_000, work=False) as gate:
+        described = schemathesis.openapi.from_url(f"{gate.url}/schema/openapi.json", headers=AUTHORISED)
+        operations = [found.ok() for found in described.get_all_operations()]
+        asked = {(operation.method.upper(), operation.path) for operation in operations}
+        assert asked == {
+            ("GET", "/health"),
+            ("GET", "/v1/status"),
+            ("POST", "/v1/requests"),
+            ("GET", "/v1/requests"),
+            ("GET", "/v1/requests/{request_id}"),
+            ("DELETE", "/v1/requests/{request_id}"),
+            ("POST", "/v1/reconcile"),
+            ("POST", "/v1/detach"),
+            ("GET", "/v1/events"),
+        }
+        for operation in operations:
+            # Events never end.
+            if operation.path != "/v1/events":
+                for mode in GenerationMode:
+                    _ask(operation, mode)
+
+
+def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -> None:  # type: ignore[type-arg]
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    def ask(case: schemathesis.Case) -> None:
+        # No schema can say which characters a terminal obeys: what is refused for that alone need not be accepted.
+        excluded = [] if _deliverable(case) else [positive_data_acceptance]
+        case.call_and_validate(headers=AUTHORISED, excluded_checks=excluded)
+
+    try:
+        ask()
+    except Unsatisfiable:
+        # Nothing about it can be wrong: it takes nothing.
+        assert mode is GenerationMode.NEGATIVE and operation.path in ("/health", "/v1/status", "/v1/detach")
+
+
+def _deliverable(case: schemathesis.Case) -> bool:
+    try:
+        check_label(str((case.headers or {}).get("Idempotency-Key", "none")))
+        if isinstance(case.body, dict) and isinstance(case.body.get("payload"), dict):
+            check_prompt(str(case.body["payload"].get("prompt", "none")))
+    except Misuse:
+        return False
+    return True
