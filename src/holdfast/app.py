@@ -363,20 +363,23 @@ def all_spaces() -> list[Space[Any]]:
 
 def swap_lock_of(store: Store) -> "SwapLock":
     """The lock of a store's swaps, which dies with its process: a flock beside a file, a session of a database, or a lock among
-    the threads that share a memory."""
+    the threads that share a memory. Raises InvalidValue for a store that has none."""
     if store.kind == "postgres":
         from holdfast.stores.postgres.store import PostgresStore
 
         assert isinstance(store, PostgresStore)
         return store.session_lock("swap")
     path = getattr(store, "path", None)
-    if path is None:
-        from holdfast.adapters.thread_lock import ThreadLock
+    if path is not None:
+        from holdfast.adapters.flock import FlockLock
 
-        return ThreadLock()
-    from holdfast.adapters.flock import FlockLock
+        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+    if store.kind != "memory":
+        # A lock among threads would let two processes swap at once.
+        raise InvalidValue(f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory", store=store.kind)
+    from holdfast.adapters.thread_lock import ThreadLock
 
-    return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+    return ThreadLock()
 
 
 def signal_folder_of(store: Store) -> Path:

@@ -41,7 +41,7 @@ def test_two_registrations_share_no_path(signals: SignalFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["relative", "./x", "", "/", "/x/", "/x/..", "/no-such-folder-here/x", "/tmp/a\0b", "/" + "a/" * 600 + "x"]
+    "path", ["relative", "./x", "", "/", "/x/", "/x/..", "/no-such-folder-here/x", "/x/a\0b", "/" + "a/" * 600 + "x"]
 )
 def test_a_path_that_cannot_be_is_refused(signals: SignalFiles, path: str) -> None:
     with pytest.raises(InvalidValue, match="cannot be a signal file"):

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.app import swap_lock_of
 from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
 from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
 from holdfast.kernel.store import Listener
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing import faults
 from tests.unit.test_locks import PATIENCE_S
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
@@ -418,6 +420,14 @@ def test_a_swapper_on_another_machine_counts_as_long_as_it_has_the_lock(world: W
             world.process(2).register("x", "qwen")
         swap.check()
     assert world.current() == "llama"
+
+
+def test_a_store_without_a_lock_for_swaps_is_refused_rather_than_given_one_of_threads() -> None:
+    class Other(MemoryStore):
+        kind = "other"
+
+    with pytest.raises(InvalidValue, match="has no swap lock"):
+        swap_lock_of(Other())
 
 
 class _Killed(BaseException):

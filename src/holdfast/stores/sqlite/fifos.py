@@ -130,8 +130,13 @@ class Fifos:
     def _link(self, name: str, link: Path) -> None:
         while True:
             try:
-                link.parent.mkdir(mode=0o700, exist_ok=True)
+                # Not pathlib's, which looks again at what is there: by then its last listener may have removed it.
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(link.parent, 0o700)
                 os.link(self._folder / name, link)
+            except FileExistsError:
+                # Another topic of this listener has the same checksum.
+                return
             except FileNotFoundError:
                 if not os.path.exists(self._folder / name):
                     raise opening_failed(link, FileNotFoundError(2, "")) from None

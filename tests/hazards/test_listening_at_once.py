@@ -1,0 +1,52 @@
+"""Threads that come to listen to one topic, and leave it, at the same moment."""
+
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.sqlite.store import SqliteStore
+
+THREADS, TURNS = 6, 300
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(tmp_path / "s.sqlite", boot_id="boot-1")) as opened:
+        yield opened
+
+
+def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(store: SqliteStore) -> None:
+    wrong: list[BaseException] = []
+
+    def come_and_go() -> None:
+        try:
+            for _ in range(TURNS):
+                store.listen(["topic"]).__exit__(None, None, None)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def test_two_topics_of_one_checksum_are_heard_by_one_listener(store: SqliteStore) -> None:
+    first: dict[int, str] = {}
+    for number in range(1 << 20):
+        # Names that are alike never share one.
+        topic = blake2b(b"%d" % number, digest_size=8).hexdigest()
+        other = first.setdefault(zlib.crc32(f"default/{topic}".encode()), topic)
+        if other != topic:
+            break
+    assert topic != other
+    with store.listen([topic, other]) as ears:
+        store.transact(lambda tx: tx.notify(topic), scope=[])
+        assert ears.wait(20).notified
