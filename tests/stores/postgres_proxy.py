@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import re
 import socket
 import tempfile
 import threading
 from pathlib import Path
 
+_COMMITS = re.compile(rb"COMMIT[;\0]")
 _READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -63,7 +65,7 @@ class Proxy:
             back.start()
             with contextlib.suppress(OSError):
                 while data := client.recv(65536):
-                    if self.lose and b"COMMIT" in data and not self.lost:
+                    if self.lose and _COMMITS.search(data) and not self.lost:
                         self.lost = 1
                         if self.lose == "before":
                             break

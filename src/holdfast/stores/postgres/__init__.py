@@ -3,14 +3,18 @@
 store.py        the port
 address.py      a URL, and what of it may be shown
 connections.py  the pool, time limits, lost connections, forks
-latches.py      advisory locks: of a space, of a key, and the message that begins a transaction
 session_lock.py a lock that ends with the connection of whoever has it
+life.py         whether the server has forgotten anything since, and what follows from that
+clock.py        the database's clock, known without asking
+latches.py      advisory locks: of a space, of a key, and the statements that begin a transaction
+messages.py     several statements in one message, kept prepared
 transaction.py  the verbs, sent in as few messages as their answers allow
 attempt.py      a body run to its end, also when the connection is lost at the commit
 hotpath.py      put_new and delete_if
 journal.py      reading what happened, with nothing skipped
 listening.py    wake-ups, by one connection that listens
 schema.py       tables, versions and the sequence of revisions
+upkeep.py       check, and all of a store for another and from another
 translate.py    the driver's errors as ours
 
 Nothing here is imported before a store is opened, so that a program without the extra never misses it.
