@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.procfs import Procfs
-from holdfast.app import actor_here, gateway_root
+from holdfast.configuration import actor_here
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
 from holdfast.domains.gateway import spec as specs
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
+from holdfast.places import gateway_root
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.stores.opening import open_store

@@ -16,7 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.adapters.transaction_log import TransactionLog
-from holdfast.app import Holdfast, connect, connected, load_settings
+from holdfast.app import Holdfast, connect, connected
+from holdfast.configuration import load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
 from holdfast.primitives.locks import Locks

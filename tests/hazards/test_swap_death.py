@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast, signal_folder_of, swap_lock_of
+from holdfast.app import Holdfast
 from holdfast.domains.workflows.spaces import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
+from holdfast.places import signal_folder_of, swap_lock_of
 from holdfast.testing import faults
 from tests.hazards.test_hold_death import Child
 

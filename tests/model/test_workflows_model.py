@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from holdfast.adapters.signal_files import SignalFiles
-from holdfast.app import swap_lock_of
 from holdfast.domains.workflows import Swap, Workflows
 from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
 from holdfast.domains.workflows.wire import ONLY
@@ -27,6 +26,7 @@ from holdfast.kernel.errors import EAgain, Fenced, Held, HoldfastError, InvalidV
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, Entry, Store
+from holdfast.places import swap_lock_of
 from holdfast.primitives.journal import Journal
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore

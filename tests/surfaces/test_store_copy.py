@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.app import Upkeep
 from holdfast.kernel import token
 from holdfast.kernel.errors import Collision, Fenced, Held, InvalidValue, NotFound, RecordInvalid, SchemaTooNew
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import BEGINNING, Store
+from holdfast.upkeep import Upkeep
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as package
-from holdfast import app
+from holdfast import configuration
 from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.stores.opening import sqlite_path
 from tests.surfaces.command import CommandLine
@@ -165,9 +165,9 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(app.os, "stat", forbidden)
+    monkeypatch.setattr(configuration.os, "stat", forbidden)
     with pytest.raises(InvalidValue, match="cannot look for"):
-        app.load_settings()
+        configuration.load_settings()
 
 
 def test_a_store_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     # As for a user id that the password file does not know.
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(InvalidValue, match="HOME"):
-        app.default_store({})
-    assert app.default_store({"XDG_STATE_HOME": "/x"}) == "sqlite:/x/holdfast/store.sqlite"
+        configuration.default_store({})
+    assert configuration.default_store({"XDG_STATE_HOME": "/x"}) == "sqlite:/x/holdfast/store.sqlite"
 
 
 @pytest.mark.parametrize(

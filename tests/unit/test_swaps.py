@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.app import swap_lock_of
 from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
 from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
 from holdfast.kernel.store import Listener
+from holdfast.places import swap_lock_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import faults
 from tests.unit.test_locks import PATIENCE_S

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.signal_files import SignalFiles
-from holdfast.app import swap_lock_of
 from holdfast.domains.workflows import Workflows
 from holdfast.kernel.store import Entry, Store
+from holdfast.places import swap_lock_of
 from holdfast.primitives.journal import Journal
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked

@@ -13,6 +13,7 @@ disk.py         reading and replacing files, so that they are there after a powe
 mending.py      damaged files: set aside and restored
 signs.py        files that only show
 naming.py       keys as names of files
+debris.py       what lies among the folders and is no record
 folders.py      where everything lies
 upkeep.py       check, backup and restore
 """

@@ -78,20 +78,20 @@ class FilesStore:
         self._given = dict(folders or {})
         _make(Path(root))
         self._boot_id = boot_id
-        self._folders = Folders(Path(root), namespace, self._given)
-        self.root = self._folders.root
-        self.inner = SqliteStore(self._folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock)
+        self.folders = Folders(Path(root), namespace, self._given)
+        self.root = self.folders.root
+        self.inner = SqliteStore(self.folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock)
         self.namespace = namespace
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s)
-        self.cabinet = Cabinet(self._folders, self.disk)
+        self.cabinet = Cabinet(self.folders, self.disk)
         self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
-            self._latch = Gate(self._folders.own / "latch")
+            self._latch = Gate(self.folders.own / "latch")
         except BaseException:
             self.inner.close()
             raise
-        self._signs = Signs(self.inner, self._folders, shown or {})
+        self._signs = Signs(self.inner, self.folders, shown or {})
         self._signs.begin()
         self._closed = False
         _stores.add(self)
@@ -164,7 +164,7 @@ class FilesStore:
         self._latch.abandon()
         self._picture.forget()
         if not self._closed:
-            self._latch = Gate(self._folders.own / "latch")
+            self._latch = Gate(self.folders.own / "latch")
 
     def alone(self, work: Callable[[], T], timeout_s: float) -> T:
         """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
@@ -247,7 +247,7 @@ class FilesStore:
             if change.data is not None:
                 staged.append(change.spot)
                 self.disk.stage(change.spot, change.data)
-        redo.keep(tx, self._folders, changes)
+        redo.keep(tx, self.folders, changes)
         return _Done(result, changed, changes, noting.touched)
 
     def _bring_up(self, done: _Done, deadline: float) -> None:
@@ -266,7 +266,7 @@ class FilesStore:
         if self.inner.get(REDO, redo.FIRST) is None:
             return
         # In a durable transaction: whoever was killed may not have come as far as the sync, and no file may be ahead of it.
-        left = self.inner.transact(lambda tx: redo.pending(tx, self._folders), scope=[REDO], timeout_s=_left(deadline))
+        left = self.inner.transact(lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline))
         try:
             bringing.bring_up(self.disk, left.values(), staged=False)
         except (OSError, Unfit) as error:
@@ -313,7 +313,7 @@ class FilesStore:
 
     def _refuse_networks(self) -> None:
         for name in self._given:
-            place = self._folders.of(name)
+            place = self.folders.of(name)
             with contextlib.suppress(OSError):
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from holdfast.app import Upkeep, load_settings, store_origin
+from holdfast.configuration import load_settings, store_origin
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import json_document, pairs
+from holdfast.upkeep import Upkeep
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import click
 
 from holdfast.adapters.manifests import ManifestFiles
-from holdfast.app import Holdfast, state_folder
+from holdfast.app import Holdfast
+from holdfast.configuration import state_folder
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
 from holdfast.domains.agents.names import canonical, id_of

@@ -8,7 +8,8 @@ from contextlib import suppress
 import click
 
 from holdfast.adapters.tmux import Tmux
-from holdfast.app import Holdfast, default_store
+from holdfast.app import Holdfast
+from holdfast.configuration import default_store
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.names import canonical
 from holdfast.domains.agents.owning import topic_of

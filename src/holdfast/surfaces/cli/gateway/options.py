@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
-from holdfast.app import gateway_root, load_settings
+from holdfast.configuration import load_settings
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.settings import Settings
+from holdfast.places import gateway_root
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.render import clipped
 

@@ -6,10 +6,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.app import Upkeep, load_settings
+from holdfast.configuration import load_settings
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.store import Tx
 from holdfast.surfaces.cli.tour.stage import Stage
+from holdfast.upkeep import Upkeep
 
 _HALF_WAY = """
 import sys, signal, holdfast

@@ -1,0 +1,97 @@
+"""What lies beside a store: the folders of its files, the lock of its swaps, signal files, the audit log of jobs, gateways."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from holdfast.configuration import default_store, state_folder
+from holdfast.kernel import settings as settings_
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.layout import Sign
+from holdfast.kernel.names import check_agent_name
+from holdfast.kernel.settings import FilesSettings, Settings
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Store
+from holdfast.stores.opening import sqlite_path
+
+if TYPE_CHECKING:
+    from holdfast.domains.workflows.swap_lock import SwapLock
+
+
+PLACES = {"agents": ".", "network": ".", "network_locks": "locks", "workflows": "."}
+"""Where a files store has the folders of layouts, from its root on; every other has one of its own name there."""
+
+
+def placed(files: FilesSettings) -> FilesSettings:
+    """The settings of a files store with those folders in their places, unless it is said that they are elsewhere."""
+    return replace(files, folders={**PLACES, **files.folders})
+
+
+def shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
+    """What of the lock table is shown to people who read the folder. Locks are a primitive's, and routers a domain's."""
+    from holdfast.domains.network.wire import ROUTER_SIGN
+    from holdfast.primitives.locks.record import LOCKS
+
+    return {LOCKS: ROUTER_SIGN}
+
+
+def swap_lock_of(store: Store) -> "SwapLock":
+    """The lock of a store's swaps, which dies with its process: a flock beside a file, a session of a database, or a lock among
+    the threads that share a memory. Raises InvalidValue for a store that has none."""
+    if store.kind == "postgres":
+        from holdfast.stores.postgres.store import PostgresStore
+
+        assert isinstance(store, PostgresStore)
+        return store.session_lock("swap")
+    path = getattr(store, "path", None)
+    if path is not None:
+        from holdfast.adapters.flock import FlockLock
+
+        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+    if store.kind != "memory":
+        # A lock among threads would let two processes swap at once.
+        raise InvalidValue(f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory", store=store.kind)
+    from holdfast.adapters.thread_lock import ThreadLock
+
+    return ThreadLock()
+
+
+def signal_folder_of(store: Store) -> Path:
+    """Where signal files lie whose owners chose no place: beside a file, else in the user's state folder."""
+    path = getattr(store, "path", None)
+    if path is not None:
+        return Path(path.with_name(f"{path.name}-signals")) / store.namespace
+    return state_folder(os.environ) / "signals" / store.namespace
+
+
+def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
+    """Where the audit log of jobs lies: as the environment or the settings say, else beside the store, or beside a folder of
+    jobs where programs that share such folders look for it."""
+    chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
+    if chosen:
+        return sqlite_path(chosen)
+    if jobs_folder is not None:
+        return jobs_folder.parent / "delegatejob_logs"
+    part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
+    kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
+    if kind == "sqlite":
+        path = sqlite_path(rest)
+        return path.with_name(f"{path.name}-job-logs{part}")
+    if kind == "files":
+        return sqlite_path(rest) / f"job_logs{part}"
+    if kind == "memory":
+        return None
+    return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
+
+
+def gateway_root(settings: Settings, agent: str) -> Path:
+    """The folder of an agent's gateway: under `gateway_root`, else beside the SQLite store, else in the user's state folder."""
+    check_agent_name(agent)
+    if settings.gateway_root is not None:
+        return sqlite_path(settings.gateway_root) / settings.namespace / agent
+    url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
+    beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
+    return beside / "gateways" / settings.namespace / agent
