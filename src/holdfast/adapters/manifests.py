@@ -1,8 +1,8 @@
 """Manifests in files: read as they are, and written whole or not at all."""
 
 import os
-import tempfile
 
+from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 
 
@@ -25,24 +25,5 @@ class ManifestFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Put a file in its place, and on the disk, in one step; its folder is made, for this user alone. Raises OSError."""
-        folder = os.path.dirname(path)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=folder, prefix=".manifest-")
-        try:
-            with open(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        atomic_durable_write(path, data, mode=0o600)
