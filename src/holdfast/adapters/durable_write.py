@@ -9,8 +9,8 @@ def atomic_durable_write(path: str | os.PathLike[str], data: bytes | str, *, mod
     """Replace the content of a file, or make it; when this returns, the new content survives a power loss.
 
     By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the old content or the new
-    one. Mode and owner of a replaced file are kept where this user may set them; a new file has `mode`, or 0666 less the umask. A
-    link is replaced, not followed. Text is written as UTF-8.
+    one. Mode and owner of a replaced file are kept where this user may set them; a new file has `mode`, or 0666 less the
+    umask. A link is replaced, not followed. Text is written as UTF-8.
 
     Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, and then the old content
     is there still.
