@@ -1,7 +1,9 @@
 """Lives of a server: what it forgets when it crashes, is restored or replaced, and what must not come of that."""
 
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -166,6 +168,22 @@ def test_new_tables_of_an_older_layout_are_brought_up(store: PostgresStore, url:
     with closing(open_postgres(url)) as newer:
         append(newer, "new")
         assert subjects(newer) == ["old", "new"]
+
+
+def test_many_who_open_a_new_database_at_once_make_one_store_of_it(server: Server) -> None:
+    for _ in range(4):
+        url, barrier = server.database(), threading.Barrier(6)
+
+        def begin(number: int, url: str = url, barrier: threading.Barrier = barrier) -> int:
+            barrier.wait(PATIENCE_S)
+            with closing(open_postgres(url)) as store:
+                return put(store, f"k{number}")
+
+        with ThreadPoolExecutor(6) as pool:
+            revisions = list(pool.map(begin, range(6)))
+        assert len(set(revisions)) == 6
+        assert len({token.era(revision) for revision in revisions}) == 1
+        server.drop(url)
 
 
 def test_of_several_hosts_one_that_only_reads_is_not_taken(server: Server, url: str, store: PostgresStore) -> None:

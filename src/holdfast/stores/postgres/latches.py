@@ -15,6 +15,7 @@ from holdfast.kernel.store import spaces_of
 from holdfast.stores.postgres.connections import WAIT_S, Deadline
 
 STRIPES = 1024
+LISTENER_LOCKS = 16
 _USUAL_S = 0.1
 """How much less than the default limit may be left without telling the server: it is less than the client's own grace."""
 
@@ -45,9 +46,10 @@ def session_key(namespace: str, name: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def listeners_key(namespace: str) -> int:
-    """The lock that everyone who listens shares."""
-    return _number("listeners", namespace)
+def listeners_class(namespace: str) -> int:
+    """The class of the locks that everyone who listens shares. There are LISTENER_LOCKS of them, so that those who try
+    whether anybody does seldom take each other for one who does."""
+    return _number("listeners", namespace) >> 32
 
 
 def exclusive(keys: Iterable[int]) -> str:

@@ -26,8 +26,9 @@ _TOPIC_CHARS_MAX = 256
 
 _NOTIFY = (
     f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', topic) FROM unnest(%s::text[]) AS topic "
-    "WHERE NOT pg_try_advisory_xact_lock(%s)"
+    f"WHERE NOT pg_try_advisory_xact_lock(%s::integer, pg_backend_pid() %% {latches.LISTENER_LOCKS})"
 )
+_SIGN = "SELECT pg_advisory_lock_shared(%s::integer, number) FROM generate_series(0, %s) AS number"
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 5.0
 _QUIET_S = 3600.0
@@ -40,7 +41,7 @@ def notices(namespace: str, topics: Sequence[str]) -> tuple[str, list[Any]]:
     the commit is written to disk. Nor does it wait for the disk itself, as there is nothing to keep. Where nobody listens
     it notifies nobody; who begins to listen after that finds the change by looking.
     """
-    return _NOTIFY, [[f"{namespace}\n{_folded(topic)}" for topic in topics], latches.listeners_key(namespace)]
+    return _NOTIFY, [[f"{namespace}\n{_folded(topic)}" for topic in topics], latches.listeners_class(namespace)]
 
 
 class Listening:
@@ -49,7 +50,7 @@ class Listening:
     def __init__(self, connections: Connections, namespace: str) -> None:
         self._connections = connections
         self._prefix = f"{namespace}\n"
-        self._key = latches.listeners_key(namespace)
+        self._class = latches.listeners_class(namespace)
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -101,7 +102,7 @@ class Listening:
         raw = self._connections.connect()
         try:
             # Held as long as the session: the sign that somebody listens.
-            raw.execute("SELECT pg_advisory_lock_shared(%s)", (self._key,))
+            raw.execute(_SIGN, (self._class, latches.LISTENER_LOCKS - 1))
             raw.execute(f"LISTEN {_CHANNEL}".encode())
         except psycopg.Error as error:
             raw.close()

@@ -149,7 +149,8 @@ def _refuse_unfit(raw: Connection) -> None:
 
 
 def _layout(raw: Connection) -> int:
-    if not raw.execute("SELECT to_regclass('holdfast.meta') IS NOT NULL").fetchall()[0][0]:
+    # Not by to_regclass: that may rest on what the session knew before it waited for another who makes the tables.
+    if not raw.execute("SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'").fetchall():
         return 0
     found = int(raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0])
     if found > LAYOUT_VERSION:
