@@ -207,6 +207,15 @@ def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAge
     assert "status 500" in managed.inspect().detail
 
 
+def test_paths_are_settings(world: World) -> None:
+    spec = RestSpec(url=world.url, terminal="t1", paths={"terminal": "/cao/terminals/{id}", "key": "/terminals/{id}/key"})
+    agent = RestAgent(spec)
+    assert "/cao/terminals/t1" in str(agent.inspect().instance_id)
+    agent.close()
+    with pytest.raises(InvalidValue, match="exit"):
+        RestAgent(RestSpec(url=world.url, terminal="t1", paths={"exit": "/x"}))
+
+
 @pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "http://"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue):

@@ -199,7 +199,7 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: Tmux) -> None:
     assert agent.answer(delivery, stop).code == "stopped"
 
 
-@pytest.mark.parametrize("how", [{"session": "a:b"}, {"session": ""}, {"session": "a", "ready_regex": "("}])
+@pytest.mark.parametrize("how", [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}])
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
         TmuxAgent(TmuxSpec(**how), folder=tmp_path, processes=Procfs())

@@ -14,8 +14,8 @@ _RUN = """
 import sys
 from holdfast.surfaces.cli import entry
 from holdfast.testing import faults
-point = sys.argv.pop(1)
-with faults.at_point(point, faults.kill):
+action, _, point = sys.argv.pop(1).partition(" ")
+with faults.at_point(point, getattr(faults, action)):
     entry.main()
 """
 DILIGENT = """
@@ -58,9 +58,10 @@ class GatewayProcess:
     def client(self) -> GatewayClient:
         return GatewayClient(AGENT, root=self.root)
 
-    def start(self, *options: str, dies_at: str = "never") -> "GatewayProcess":
-        """Start it, and return when it serves, or when it was killed before that."""
-        words = [sys.executable, "-c", _RUN, dies_at, "gateway", "serve", AGENT, *options, *self._adapter]
+    def start(self, *options: str, dies_at: str = "never", stops_at: str | None = None) -> "GatewayProcess":
+        """Start it, to be killed or stopped whenever it reaches a point, and return when it serves."""
+        fault = f"kill {dies_at}" if stops_at is None else f"stop {stops_at}"
+        words = [sys.executable, "-c", _RUN, fault, "gateway", "serve", AGENT, *options, *self._adapter]
         with open(self.folder / "stderr", "a") as errors:
             self.process = subprocess.Popen(
                 words, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=errors, text=True

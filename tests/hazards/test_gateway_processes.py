@@ -263,6 +263,26 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: Tmux, attached:
     assert tmux.heard() == [b"work", *([b"old"] if action == "replay" else [])]
 
 
+@pytest.mark.parametrize("point", ["gateway.claimed", "gateway.delivery.before"])
+def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: Tmux, attached: GatewayProcess, point: str) -> None:
+    attached.start(stops_at=point)
+    assert attached.process is not None
+    old = attached.client.prompt("old")["request_id"]
+    until(lambda: _state(attached) == "T")
+    tmux.replace()
+    attached.process.send_signal(signal.SIGCONT)
+    client = attached.client
+    until(lambda: client.status()["request_admission"] == "blocked_reconciliation")
+    until(lambda: client.request(old)["state"] == "accepted")
+    assert (client.request(old)["epoch"], client.status()["managed_agent_instance_epoch"]) == (1, 2)
+    assert tmux.heard() == []
+
+
+def _state(gate: GatewayProcess) -> str:
+    assert gate.process is not None
+    return Path(f"/proc/{gate.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: Tmux, attached: GatewayProcess) -> None:
     attached.start()
     attached.client.prompt("hello", wait_s=30)

@@ -561,6 +561,18 @@ def test_what_may_be_asked(prompt: str) -> None:
         ),
         ({"adapter": {"kind": "rest", "url": "http://h", "terminal": "t"}}, RestSpec(url="http://h", terminal="t")),
         (
+            {"adapter": {"kind": "tmux", "interrupt": "Escape", "quiet_ms": 50}, "tmux": {"session_name": "s"}},
+            TmuxSpec(session="s", interrupt_key="Escape", quiet_ms=50),
+        ),
+        (
+            {"adapter": {"kind": "command", "command": ["x"], "timeout_s": 5.0}, "working_directory": "/x"},
+            CommandSpec(argv=("x",), working_directory="/x", answer_timeout_s=5.0),
+        ),
+        (
+            {"adapter": {"kind": "rest", "base_url": "http://h", "terminal_id": "t", "preset": "houmao_server", "paths": {}}},
+            RestSpec(url="http://h", terminal="t", preset="houmao_server_rest"),
+        ),
+        (
             {"adapter": {"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "r"}},
             ManagedSpec(managed_api_base_url="http://h", managed_agent_ref="r"),
         ),

@@ -57,6 +57,9 @@ class Mirror:
         self._closing.set()
         self._thread.join()
         os.close(self._bell)
+        if self._folder.instance() != self._instance:
+            # Another gateway has taken over, and the files are its own now.
+            return
         self._guarded(self._step)
         self._guarded(lambda: self._folder.write_state(replace(self._gateway.status(), gateway_health="not_attached")))
         self._folder.remove_instance()

@@ -11,6 +11,12 @@ from holdfast.domains.gateway.spec import RestSpec
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
 PREFIXES = {"cao_rest": "", "houmao_server_rest": "/cao"}
+PATHS = {
+    "terminal": "/terminals/{id}",
+    "input": "/terminals/{id}/input",
+    "key": "/terminals/{id}/key",
+    "output": "/terminals/{id}/output",
+}
 
 _SURFACES = {
     "idle": Surface.READY,
@@ -35,7 +41,11 @@ class RestAgent:
         self._spec = spec
         self._upstream = Upstream(spec.url, timeout_s=spec.timeout_s)
         prefix = PREFIXES[spec.preset] if spec.prefix is None else spec.prefix
-        self._path = f"{prefix}/terminals/{quote(spec.terminal, safe='')}"
+        if unknown := sorted(set(spec.paths) - set(PATHS)):
+            raise InvalidValue(f"{unknown[0][:40]!a} is no path that is used: there are {', '.join(PATHS)}", field="paths")
+        templates = {name: prefix + path for name, path in PATHS.items()} | spec.paths
+        terminal = quote(spec.terminal, safe="")
+        self._paths = {name: path.replace("{id}", terminal) for name, path in templates.items()}
 
     def inspect(self) -> Sighting:
         try:
@@ -44,7 +54,9 @@ class RestAgent:
             return Sighting(None, detail=error.message)
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
         status = str(seen.get("status"))
-        return Sighting(f"rest:{self._upstream.base_url}{self._path}:{':'.join(names)}", _SURFACES.get(status, Surface.UNKNOWN))
+        return Sighting(
+            f"rest:{self._upstream.base_url}{self._paths['terminal']}:{':'.join(names)}", _SURFACES.get(status, Surface.UNKNOWN)
+        )
 
     def check(self, prompt: str) -> None:
         size = len(quote(prompt, safe=""))
@@ -57,7 +69,7 @@ class RestAgent:
             )
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - a terminal's id is never given twice
-        self._upstream.post(f"{self._path}/input", {"message": prompt})
+        self._upstream.post(self._paths["input"], {"message": prompt})
         return Delivery()
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:  # noqa: ARG002 - the terminal has one answer
@@ -79,16 +91,16 @@ class RestAgent:
         return asked_until(self._state, judge, stop, timeout_s=self._spec.answer_timeout_s)
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above
-        self._upstream.post(f"{self._path}/key", {"key": self._spec.interrupt_key})
+        self._upstream.post(self._paths["key"], {"key": self._spec.interrupt_key})
         return True
 
     def close(self) -> None:
         self._upstream.close()
 
     def _state(self) -> dict[str, Any]:
-        seen = self._upstream.get(self._path)
+        seen = self._upstream.get(self._paths["terminal"])
         return seen if isinstance(seen, dict) else {}
 
     def _last_output(self) -> str:
-        said = self._upstream.get(f"{self._path}/output", {"mode": "last"})
+        said = self._upstream.get(self._paths["output"], {"mode": "last"})
         return str(said.get("output", "")) if isinstance(said, dict) else str(said)

@@ -40,8 +40,12 @@ class TmuxAgent:
     backend = "tmux"
 
     def __init__(self, spec: TmuxSpec, *, folder: Path, processes: Procfs) -> None:
-        if not spec.session or set(spec.session) & set(":.\n"):
-            raise InvalidValue(f"{spec.session!a} cannot be a tmux session's name: it has no : and no .", field="session")
+        # With one of the last three first, tmux would take it for an id.
+        if not spec.session or set(spec.session) & set(":.\n") or spec.session[0] in "$@%":
+            raise InvalidValue(
+                f"{spec.session!a} cannot be a tmux session's name here: it has no : and no . and begins with none of $ @ %",
+                field="session",
+            )
         try:
             self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
         except re.error as error:

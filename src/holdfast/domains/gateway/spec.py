@@ -35,12 +35,14 @@ class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="comma
 
 
 class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """A terminal served by CAO's API, or by one that serves the same under a prefix of its own."""
+    """A terminal served by CAO's API, or by one that serves the same under a prefix of its own, or under other `paths`: of
+    `terminal`, `input`, `key` and `output`, each with `{id}` for the terminal's id."""
 
     url: str
     terminal: str
     preset: Literal["cao_rest", "houmao_server_rest"] = "cao_rest"
     prefix: str | None = None
+    paths: dict[str, str] = msgspec.field(default_factory=dict)
     interrupt_key: str = "C-c"
     timeout_s: float = 10.0
     answer_timeout_s: float = ANSWER_TIMEOUT_S
@@ -58,6 +60,16 @@ class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="manag
 AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec
 
 
+_CALLED = {
+    "tmux": {"interrupt": "interrupt_key"},
+    "command": {"command": "argv", "timeout_s": "answer_timeout_s"},
+    "rest": {"base_url": "url", "terminal_id": "terminal"},
+}
+"""What a manifest calls some of an adapter's settings."""
+
+_PRESETS = {"cao": "cao_rest", "houmao_server": "houmao_server_rest"}
+
+
 def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
     """The adapter that an agent's manifest names, under `adapter`. Raises InvalidValue, naming what is wrong.
 
@@ -67,7 +79,11 @@ def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
     adapter = manifest.get("adapter")
     if not isinstance(adapter, Mapping):
         raise InvalidValue("the manifest names no adapter: add `adapter` with its kind and settings", field="adapter")
-    settings = dict(adapter)
+    kind = str(adapter.get("kind"))
+    called = _CALLED.get(kind, {})
+    settings: dict[str, Any] = {called.get(name) or name: value for name, value in adapter.items()}
+    if kind == "rest" and settings.get("preset") in _PRESETS:
+        settings["preset"] = _PRESETS[settings["preset"]]
     tmux = manifest.get("tmux")
     if settings.get("kind") == "tmux" and "session" not in settings and isinstance(tmux, Mapping):
         settings["session"] = tmux.get("session_name")

@@ -2,11 +2,12 @@
 
 import gc
 import os
+import socket
 from collections.abc import Sequence
 
 from holdfast.adapters.gateway_mirror import Mirror
 from holdfast.domains.gateway import AdapterSpec
-from holdfast.hosting import open_gateway
+from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.settings import Settings
 from holdfast.surfaces.cli.output import answer, remark
@@ -19,42 +20,53 @@ def run(
     agent: str, spec: AdapterSpec, settings: Settings, *, host: str, port: int, more_hosts: Sequence[str], depth_max: int
 ) -> None:
     """Serve an agent until told to stop. Raises Held while another gateway serves it, and LeaseLost when one takes over."""
-    taken_over: list[bool] = []
-    servers: list[HttpServer] = []
-
-    def lost() -> None:
-        taken_over.append(True)
-        stop()
-
-    def stop() -> None:
-        for server in servers:
-            server.stop()
-
-    listening = bound(host, port)
+    ending = _Ending()
     # What others may make of files that are begun from here on is nothing.
     os.umask(0o077)
-    with listening:
-        port = listening.getsockname()[1]
-        parts = open_gateway(agent, spec, settings, depth_max=depth_max, on_lost=lost)
+    with bound(host, port) as listening:
+        parts = open_gateway(agent, spec, settings, depth_max=depth_max, on_lost=ending.lose)
         try:
-            parts.gateway.served_at = (host, port)
-            token = bearer_token(parts.folder.token)
-            side = GatewaySide(parts.gateway, token=token, host=host, port=port, more_hosts=more_hosts, detach=stop)
-            mirror = Mirror(parts.gateway, parts.folder, host=host, port=port)
-            servers.append(HttpServer(side.app, on_begun=lambda: _begun(agent, host, port), on_stop=side.end_waits))
-            mirror.start()
-            parts.worker.start()
-            # What is loaded by now stays loaded: the collector need not look at it again and again.
-            gc.freeze()
-            try:
-                serve(servers[0], listening)
-            finally:
-                parts.worker.stop()
-                mirror.close()
+            parts.gateway.served_at = (host, listening.getsockname()[1])
+            _serve(parts, listening, more_hosts, ending)
         finally:
             parts.close()
-    if taken_over:
+    if ending.lost:
         raise LeaseLost(f"another gateway has taken over {agent}: this one has ended", agent=agent)
+
+
+class _Ending:
+    """How a server is told to end, by whoever learns first that it must."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.server: HttpServer | None = None
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+
+    def lose(self) -> None:
+        self.lost = True
+        self.stop()
+
+
+def _serve(parts: GatewayParts, listening: socket.socket, more_hosts: Sequence[str], ending: _Ending) -> None:
+    gateway = parts.gateway
+    assert gateway.served_at is not None
+    host, port = gateway.served_at
+    token = bearer_token(parts.folder.token)
+    side = GatewaySide(gateway, token=token, host=host, port=port, more_hosts=more_hosts, detach=ending.stop)
+    ending.server = HttpServer(side.app, on_begun=lambda: _begun(gateway.agent, host, port), on_stop=side.end_waits)
+    mirror = Mirror(gateway, parts.folder, host=host, port=port)
+    mirror.start()
+    parts.worker.start()
+    # What is loaded by now stays loaded: the collector need not look at it again and again.
+    gc.freeze()
+    try:
+        serve(ending.server, listening)
+    finally:
+        parts.worker.stop()
+        mirror.close()
 
 
 def _begun(agent: str, host: str, port: int) -> None:

@@ -77,6 +77,21 @@ class Counter:
                 return view_of(request)
             await self.changes.passed(mark, left_s)
 
+    async def accept(self, body: bytes, idempotency_key: str | None) -> Accepted:
+        """Accept what a body asks for."""
+        asked = strictly(_NEW_REQUEST, body)
+        kind = "submit_prompt" if isinstance(asked, SubmitPrompt) else "interrupt"
+        payload = {} if isinstance(asked, Interrupt) else {"prompt": asked.payload.prompt}
+        draft = draft_of(kind, payload, self.gateway.adapter.check, idempotency_key=idempotency_key)
+        stored = await self.accepts.accept(Asked(draft, asked.expected_epoch))
+        return Accepted(
+            request_id=stored.request.request_id,
+            state=stored.request.state.value,
+            accepted_at=stored.request.accepted_at,
+            queue_depth=stored.depth,
+            epoch=stored.request.epoch,
+        )
+
     def concerns(self, entry: Entry) -> bool:
         """Is a journal entry about this agent? On a shared store there are others."""
         return entry.kind.startswith(("request.", "gateway.")) and entry.data.get("agent") == self.gateway.agent
@@ -84,8 +99,10 @@ class Counter:
 
 def routes(counter: Counter) -> list[Any]:
     """The route handlers of one gateway."""
-    gateway = counter.gateway
+    return [*_of_itself(counter), *_of_requests(counter), *_of_one_request(counter), _of_events(counter)]
 
+
+def _of_itself(counter: Counter) -> list[Any]:
     @get("/health", sync_to_thread=False, responses={status: _problems()[status] for status in (403, 413, 422)})
     def health() -> Health:
         """Does the gateway itself answer? Says nothing of the agent."""
@@ -96,6 +113,22 @@ def routes(counter: Counter) -> list[Any]:
         """How gateway and agent are doing."""
         return counter.status()
 
+    @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412), security=_BEARER)
+    def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as with requests
+        """Decide what becomes of the requests that wait for an earlier instance of the agent; then admission opens."""
+        decision = strictly(_DECISION, body)
+        return counter.gateway.reconcile(decision.action, epoch=decision.epoch, requests=decision.requests)
+
+    @post("/v1/detach", status_code=202, sync_to_thread=False, responses=_problems(), security=_BEARER)
+    def detach() -> Detaching:
+        """Stop this gateway, as SIGTERM does. What was accepted waits for the next one."""
+        counter.detach()
+        return Detaching()
+
+    return [health, status, reconcile, detach]
+
+
+def _of_requests(counter: Counter) -> list[Any]:
     @post("/v1/requests", status_code=202, responses=_problems(409, 412, 429), security=_BEARER)
     async def accept(
         data: JSONBody[NewRequest],  # noqa: ARG001 - for the schema; the framework would take "1" for 1
@@ -106,19 +139,7 @@ def routes(counter: Counter) -> list[Any]:
     ) -> Accepted:
         """Accept a request: it is stored, durably, before this is answered. The same Idempotency-Key again answers the same
         request."""
-        asked = strictly(_NEW_REQUEST, body)
-        kind = "submit_prompt" if isinstance(asked, SubmitPrompt) else "interrupt"
-        payload = {} if isinstance(asked, Interrupt) else {"prompt": asked.payload.prompt}
-        draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=idempotency_key)
-        stored = await counter.accepts.accept(Asked(draft, asked.expected_epoch))
-        request = stored.request
-        return Accepted(
-            request_id=request.request_id,
-            state=request.state.value,
-            accepted_at=request.accepted_at,
-            queue_depth=stored.depth,
-            epoch=request.epoch,
-        )
+        return await counter.accept(body, idempotency_key)
 
     @get("/v1/requests", sync_to_thread=True, opt=takes("state", "limit"), responses=_problems(), security=_BEARER)
     def list_requests(
@@ -126,34 +147,31 @@ def routes(counter: Counter) -> list[Any]:
         limit: Annotated[int, QueryParameter(ge=0, le=LIST_MAX)] = 100,
     ) -> RequestList:
         """Requests in the order they came, the newest of those that match."""
-        return RequestList(requests=[view_of(one) for one in gateway.queue.list(state=wanted, limit=limit, damaged=[])])
+        found = counter.gateway.queue.list(state=wanted, limit=limit, damaged=[])
+        return RequestList(requests=[view_of(one) for one in found])
 
-    @get("/v1/requests/{request_id:str}", opt=takes("wait_s"), responses=_problems(404), security=_BEARER)
+    return [accept, list_requests]
+
+
+def _of_one_request(counter: Counter) -> list[Any]:
+    path = "/v1/requests/{request_id:str}"
+
+    @get(path, opt=takes("wait_s"), responses=_problems(404), security=_BEARER)
     async def get_request(
         request_id: _RequestId, wait_s: Annotated[float, QueryParameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0
     ) -> RequestView:
         """A request; with `wait_s` when it has ended, or as it stands after that time."""
         return await counter.request(request_id, wait_s)
 
-    @delete(
-        "/v1/requests/{request_id:str}", status_code=200, sync_to_thread=True, responses=_problems(404, 409), security=_BEARER
-    )
+    @delete(path, status_code=200, sync_to_thread=True, responses=_problems(404, 409), security=_BEARER)
     def cancel(request_id: _RequestId) -> RequestView:
         """Cancel a request that was not begun."""
-        return view_of(gateway.cancel(request_id))
+        return view_of(counter.gateway.cancel(request_id))
 
-    @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412), security=_BEARER)
-    def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as above
-        """Decide what becomes of the requests that wait for an earlier instance of the agent; then admission opens."""
-        decision = strictly(_DECISION, body)
-        return gateway.reconcile(decision.action, epoch=decision.epoch, requests=decision.requests)
+    return [get_request, cancel]
 
-    @post("/v1/detach", status_code=202, sync_to_thread=False, responses=_problems(), security=_BEARER)
-    def detach() -> Detaching:
-        """Stop this gateway, as SIGTERM does. What was accepted waits for the next one."""
-        counter.detach()
-        return Detaching()
 
+def _of_events(counter: Counter) -> Any:
     @get("/v1/events", media_type="text/event-stream", responses=_problems(), security=_BEARER)
     async def stream(
         last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", required=False)] = None,
@@ -162,7 +180,7 @@ def routes(counter: Counter) -> list[Any]:
         if last_event_id is not None:
             # Before the answer begins, so that a wrong one is refused.
             place_of(last_event_id)
-        told = events(gateway.queue.store, counter.changes, last_event_id, counter.concerns)
+        told = events(counter.gateway.queue.store, counter.changes, last_event_id, counter.concerns)
         return Stream(told, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
-    return [health, status, accept, list_requests, get_request, cancel, reconcile, detach, stream]
+    return stream
