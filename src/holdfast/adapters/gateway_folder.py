@@ -48,7 +48,7 @@ class GatewayFolder:
         self.events = root / "events.jsonl"
         self.agent_process = self.run / "agent-process.json"
         self._instance = self.run / "current-instance.json"
-        self._state = root / "state.json"
+        self.state_path = root / "state.json"
 
     def prepare(self) -> None:
         """Make the folders. Raises StoreUnavailable when they cannot be made, or others could write there."""
@@ -73,11 +73,11 @@ class GatewayFolder:
 
     def write_state(self, status: Status) -> None:
         """Keep the status for whoever looks."""
-        _replace(self._state, msgspec.json.format(to_json(status), indent=2))
+        _replace(self.state_path, msgspec.json.format(to_json(status), indent=2))
 
     def state(self) -> Status | None:
         """The last status that was kept."""
-        return _read(self._state, Status)
+        return _read(self.state_path, Status)
 
     def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
         """Add lines to the events; when they are too many, the older ones move to `events.jsonl.1`."""

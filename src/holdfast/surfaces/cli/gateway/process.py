@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 
 from holdfast.adapters.gateway_mirror import Mirror
+from holdfast.announcing import announced
 from holdfast.domains.gateway import AdapterSpec
 from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import LeaseLost
@@ -26,8 +27,10 @@ def run(
     with bound(host, port) as listening:
         parts = open_gateway(agent, spec, settings, depth_max=depth_max, on_lost=ending.lose)
         try:
-            parts.gateway.served_at = (host, listening.getsockname()[1])
-            _serve(parts, listening, more_hosts, ending)
+            port = listening.getsockname()[1]
+            parts.gateway.served_at = (host, port)
+            with announced(agent, settings, host=host, port=port, state_path=parts.folder.state_path):
+                _serve(parts, listening, more_hosts, ending)
         finally:
             parts.close()
     if ending.lost:

@@ -68,8 +68,13 @@ def serve(
 ) -> None:
     """Put a gateway before an agent, until Ctrl-C, SIGTERM or `detach`.
 
-    It prints its address when it is ready. For --adapter command, the program and its arguments follow behind `--`.
+    It prints its address when it is ready, and writes it into the agent's record. How a live agent is reached stands in its
+    manifest; for another, say it with --adapter. For --adapter command, the program and its arguments follow behind `--`.
     """
+    if kind is None and manifest is None:
+        from holdfast.announcing import manifest_of
+
+        manifest = manifest_of(agent, settings_here())
     spec = _spec(kind, manifest, command, adapter)
     # Here, so that no other command loads a server.
     from holdfast.surfaces.cli.gateway.process import run
@@ -80,8 +85,8 @@ def serve(
 
 
 def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec:
-    if (kind is None) == (manifest is None):
-        raise InvalidValue("which agent? Give --adapter with its options, or --manifest")
+    if kind is not None and manifest is not None:
+        raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
     said = {name: value for name, value in given.items() if value is not None}
     if command:
         said["command"] = list(command)
