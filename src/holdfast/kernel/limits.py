@@ -6,6 +6,9 @@ ID_CHARS_MAX = 128
 LABEL_CHARS_MAX = 256
 """Longest label: lock resources, session labels, actors."""
 
+PATH_CHARS_MAX = 4096
+"""Longest path in a record: what Linux takes."""
+
 SPACE_NAME_CHARS_MAX = 24
 """Longest name of a space or an index: both become part of one identifier, of which PostgreSQL keeps 63 characters."""
 
@@ -24,6 +27,9 @@ ENTRY_BYTES_MAX = 64 << 10
 KEYS_PER_STATEMENT_MAX = 256
 """Most keys in one `put_new` or `delete_if`, well under every database's bound on parameters."""
 
+LIST_MAX = 10_000
+"""Most records that one list returns unless told."""
+
 TRANSACT_TIMEOUT_S = 10.0
 """Default time limit of one transaction, from the call to its acknowledgement."""
 
@@ -40,20 +46,17 @@ JOURNAL_KEEP_ENTRIES = 100_000
 JOURNAL_KEEP_S = 30 * 24 * 3600.0
 """Age up to which journal entries are kept by default."""
 
-FILES_RETRY_ATTEMPTS = 3
-"""How often the files store tries to read or write a file before it says that it cannot."""
-
-FILES_RETRY_DELAY_S = 0.1
-"""How long it waits in between."""
-
 JOURNAL_TRIM_EVERY = 1024
 """How many entries pass, on average, between two looks at the journal's bounds."""
 
 JOURNAL_READ_MAX = 1000
 """Most entries that one read of the journal returns."""
 
-LIST_MAX = 10_000
-"""Most records that one list returns unless told."""
+FILES_RETRY_ATTEMPTS = 3
+"""How often the files store tries to read or write a file before it says that it cannot."""
+
+FILES_RETRY_DELAY_S = 0.1
+"""How long it waits in between."""
 
 LOCK_TIMEOUT_S = 30.0
 """How long a lock is waited for unless told."""
@@ -95,60 +98,6 @@ LOCK_STATISTICS_MAX = 10_000
 LOCK_STATISTICS_EVERY_S = 5.0
 """How often a process adds what it counted to the store's statistics."""
 
-LEASES_PER_HOST_MAX = 256
-"""Most leases on one host or one neighbour entry: they are one record, which has a bound."""
-
-BATCH_MAX = 1000
-"""Most hosts or leases in one batch."""
-
-DSCP_MAX = 63
-"""Greatest code point of differentiated services: six bits of an IP header."""
-
-RETRY_ATTEMPTS = 3
-"""How often a registry tries a change that its store could not make."""
-
-RETRY_DELAY_S = 0.1
-"""How long it waits in between."""
-PATH_CHARS_MAX = 4096
-"""Longest path in a record: what Linux takes."""
-
-AGENT_LEASE_S = 24 * 3600.0
-"""How long an agent that gives no sign of life is believed. Whoever runs one renews at a third of it."""
-
-AGENT_GRACE_S = 300.0
-"""How long a cleanup leaves an expired agent, or a folder that has no record yet, alone."""
-
-MANIFEST_BYTES_MAX = 1 << 20
-"""Largest manifest that is read."""
-
-GATEWAY_PROBE_S = 1.0
-"""How long a gateway may take to say that it is there."""
-
-AGENT_START_S = 20.0
-"""How long `agents start` waits for the agent to come up in its tmux session."""
-WORKFLOW_TTL_S = 300.0
-"""How long a workflow is believed without a renewal unless told. `workflows run` renews at a third of it."""
-
-WORKFLOW_TTL_MAX_S = 10 * 365 * 24 * 3600.0
-"""Longest time to live of a workflow."""
-
-SWAP_GRACE_S = 30.0
-"""How long preemptible work is given to yield to a swap unless told."""
-
-SWAP_TIMEOUT_S = 300.0
-"""How long a swap waits, for another swap and for running work together, unless told."""
-
-SWAP_WATCHED_MAX = 64
-"""Most processes whose death one swap is told of by the kernel; of more, it asks now and then."""
-
-SWAP_WHY_CHARS_MAX = 500
-"""Longest reason of a failed swap that the journal keeps."""
-
-SIGNAL_PATH_BYTES_MAX = 1024
-"""Longest path of a signal file."""
-
-SIGNAL_BYTES_MAX = 4096
-"""Most of a signal file that is read to see whose it is."""
 JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time limit of a job."""
 
@@ -190,6 +139,19 @@ BROKER_CONNECT_S = 5.0
 
 BROKER_BACKOFF_MAX_S = 30.0
 """Longest pause between two attempts to reach a broker that is away."""
+
+AGENT_LEASE_S = 24 * 3600.0
+"""How long an agent that gives no sign of life is believed. Whoever runs one renews at a third of it."""
+
+AGENT_GRACE_S = 300.0
+"""How long a cleanup leaves an expired agent, or a folder that has no record yet, alone."""
+
+AGENT_START_S = 20.0
+"""How long `agents start` waits for the agent to come up in its tmux session."""
+
+MANIFEST_BYTES_MAX = 1 << 20
+"""Largest manifest that is read."""
+
 QUEUE_DEPTH_MAX = 1000
 """Most requests that one queue has accepted and not finished; the next is refused."""
 
@@ -211,6 +173,12 @@ PROMPT_BYTES_MAX = 256 << 10
 ANSWER_CHARS_MAX = 64 << 10
 """Longest answer that is kept of a request; of a longer one, the end."""
 
+ACCEPTS_PER_COMMIT_MAX = 64
+"""Most requests that are accepted in one commit."""
+
+GATEWAY_PROBE_S = 1.0
+"""How long a gateway may take to say that it is there."""
+
 GATEWAY_INSPECT_EVERY_S = 1.0
 """How often a gateway looks at its agent by itself. It also looks just before each delivery."""
 
@@ -222,6 +190,9 @@ GATEWAY_STOP_S = 10.0
 
 GATEWAY_WAIT_MAX_S = 25.0
 """Longest that one HTTP request waits for a request to end."""
+
+GATEWAY_EVENTS_BYTES_MAX = 16 << 20
+"""How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""
 
 HTTP_BODY_BYTES_MAX = 384 << 10
 """Largest body of an HTTP request. The longest prompt fits, also with much of it escaped."""
@@ -235,8 +206,41 @@ HTTP_STOP_S = 5.0
 HTTP_KEEP_ALIVE_S = 15.0
 """How often a stream of events says that it is still there."""
 
-ACCEPTS_PER_COMMIT_MAX = 64
-"""Most requests that are accepted in one commit."""
+LEASES_PER_HOST_MAX = 256
+"""Most leases on one host or one neighbour entry: they are one record, which has a bound."""
 
-GATEWAY_EVENTS_BYTES_MAX = 16 << 20
-"""How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""
+BATCH_MAX = 1000
+"""Most hosts or leases in one batch."""
+
+DSCP_MAX = 63
+"""Greatest code point of differentiated services: six bits of an IP header."""
+
+RETRY_ATTEMPTS = 3
+"""How often a registry tries a change that its store could not make."""
+
+RETRY_DELAY_S = 0.1
+"""How long it waits in between."""
+
+WORKFLOW_TTL_S = 300.0
+"""How long a workflow is believed without a renewal unless told. `workflows run` renews at a third of it."""
+
+WORKFLOW_TTL_MAX_S = 10 * 365 * 24 * 3600.0
+"""Longest time to live of a workflow."""
+
+SWAP_GRACE_S = 30.0
+"""How long preemptible work is given to yield to a swap unless told."""
+
+SWAP_TIMEOUT_S = 300.0
+"""How long a swap waits, for another swap and for running work together, unless told."""
+
+SWAP_WATCHED_MAX = 64
+"""Most processes whose death one swap is told of by the kernel; of more, it asks now and then."""
+
+SWAP_WHY_CHARS_MAX = 500
+"""Longest reason of a failed swap that the journal keeps."""
+
+SIGNAL_PATH_BYTES_MAX = 1024
+"""Longest path of a signal file."""
+
+SIGNAL_BYTES_MAX = 4096
+"""Most of a signal file that is read to see whose it is."""

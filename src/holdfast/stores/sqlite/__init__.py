@@ -6,8 +6,12 @@ gate.py         whose turn it is to write, fairly, among threads and processes
 wal.py          syncing the write-ahead log by a descriptor of our own, shared among threads
 schema.py       tables, versions and eras
 transaction.py  the verbs
+hotpath.py      put_new and delete_if
+counter.py      how far the volatile file's tokens have come, in shared memory
 fifos.py        wake-ups between processes
+users.py        who has it open
 filesystem.py   where a store may live, and with which permissions
 translate.py    SQLite's errors as ours
 upkeep.py       check, backup and restore
+copying.py      all of a store for another and from another
 """

@@ -7,5 +7,5 @@ connection.py the connection that a command works on, and its options
 output.py     what may be shown, and what happens when it cannot be written
 render.py     tables for people, JSON for programs
 picking.py    `jobs pick`, which both parsers end in
-agents/  jobs/  locks/  log.py  network/  store.py  swap/  token.py  tour/  workflows/    an area each
+agents/  gateway/  jobs/  locks/  log.py  network/  store.py  swap/  token.py  tour/  workflows/    an area each
 """
