@@ -25,6 +25,9 @@ from tests.surfaces.gateway_http import TOKEN, Served, served
 from tests.unit.scripted_agent import ScriptedAgent
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Served]:
     with served(tmp_path) as made:
