@@ -24,7 +24,6 @@ from tests.adapters.tmux_server import until
 from tests.surfaces.gateway_http import TOKEN, Served, served
 from tests.unit.scripted_agent import ScriptedAgent
 
-
 pytestmark = pytest.mark.slow
 
 
