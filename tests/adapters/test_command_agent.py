@@ -17,6 +17,8 @@ from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from tests.adapters.tmux_server import until
 
+pytestmark = pytest.mark.slow
+
 ECHO = [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"]
 ARGUMENT = [sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))"]
 HOSTILE = 'it\'s "x" $(touch pwned) `touch pwned`\n; touch pwned\t#{pid} ä 🙂 ' + "y" * 100_000

@@ -57,6 +57,16 @@ def test_picking_a_job_loads_only_what_it_needs(tmp_path: Path) -> None:
     assert "sqlite3" in tops
 
 
+def test_using_a_gateway_loads_no_extra_and_serving_one_names_what_it_needs() -> None:
+    loaded = _loaded_by("import holdfast.surfaces.cli.gateway; holdfast.connect('memory:').gateway('x')")
+    assert not {name.split(".")[0] for name in loaded} & EXTRAS
+    without = "import sys; sys.modules['litestar'] = None\nfrom holdfast.surfaces.cli.root import run\n"
+    serve = "try:\n    run(['gateway', 'serve', 'x', '--adapter', 'command', '--', 'ls'])\nexcept ValueError as error:\n    "
+    script = f"{without}{serve}print(error)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "serving needs litestar: pip install 'holdfast[server]'\n"
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_says_what_it_is(name: str) -> None:
     assert (importlib.import_module(name).__doc__ or "").strip(), name

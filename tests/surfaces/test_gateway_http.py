@@ -24,6 +24,8 @@ from tests.adapters.tmux_server import until
 from tests.surfaces.gateway_http import TOKEN, Served, served
 from tests.unit.scripted_agent import ScriptedAgent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Served]:

@@ -77,8 +77,10 @@ def serve(
         manifest = manifest_of(agent, settings_here())
     spec = _spec(kind, manifest, command, adapter)
     # Here, so that no other command loads a server.
-    from holdfast.surfaces.cli.gateway.process import run
-
+    try:
+        from holdfast.surfaces.cli.gateway.process import run
+    except ImportError as error:
+        raise InvalidValue(f"serving needs {error.name}: pip install 'holdfast[server]'") from None
     if log_json:
         log_json_lines()
     run(agent, spec, settings_here(), host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
