@@ -54,7 +54,7 @@ class Upkeep:
 
         def refuse(counts: Mapping[str, int]) -> None:
             if held := sum(counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)):
-                raise Held(f"{held} locks are held or waited for: copy when nobody works (`holdfast locks list`)", locks=held)
+                raise Held(f"{held} locks are held or waited for: copy when nobody works (`holdfast locks status`)", locks=held)
 
         with self._opened() as store:
             return copy(store, target, all_spaces(), boot_id=Procfs().boot_id(), refuse=refuse)
@@ -62,7 +62,7 @@ class Upkeep:
     def begin_era(self) -> int:
         """Go on with tokens of a new era, and return it: for a database whose files were put back as they once were."""
         if not self._is_postgres():
-            raise InvalidValue("a SQLite store begins its eras itself: `holdfast store restore` puts a backup in place")
+            raise InvalidValue(f"a {self._kind()} store begins its eras itself: `holdfast store restore` puts a backup in place")
         from holdfast.stores.postgres import upkeep
 
         with self._opened() as store:
