@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.adapters.transaction_log import TransactionLog
+from holdfast.adapters.journal_mirror import JournalMirror
+from holdfast.adapters.transaction_log import transaction_log
 from holdfast.app import Holdfast, connect, connected
 from holdfast.configuration import load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
@@ -91,7 +92,7 @@ def _connected(chosen: RegistryConfig) -> Holdfast:
     return connected(replace(settings, files=files))
 
 
-def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> TransactionLog | None:
+def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> JournalMirror | None:
     if not (chosen.enabled and chosen.logs and chosen.transaction_log_path is not None):
         return None
-    return TransactionLog(Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger)
+    return transaction_log(Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger)

@@ -13,10 +13,12 @@ from tests.surfaces.locking import HOLDING, end, line, remark, trapping
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "files", "postgres"])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
     if request.param == "sqlite":
         return CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    if request.param == "files":
+        return CommandLine(tmp_path, HOLDFAST_STORE=f"files:{tmp_path}/state")
     return CommandLine(tmp_path, HOLDFAST_STORE=str(request.getfixturevalue("postgres_url")))
 
 

@@ -132,7 +132,7 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(tmp_path: Path, m
     manager = RegistryManager(config)
     manager.register_host(**host(200))
     points = faults.recorded(lambda: manager.register_host(**host(0)))
-    assert points.count("transaction_log.written") == 1
+    assert points.count("journal_mirror.written") == 1
     for at in range(len(points)):
         child = os.fork()
         if child == 0:

@@ -1,5 +1,6 @@
 """Swappers that are killed, stopped, forked or cut off: a dead swap never wedges anybody, and a live one is never broken."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import holdfast
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.spaces import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
-from holdfast.places import signal_folder_of, swap_lock_of
+from holdfast.places import signal_folder_of
 from holdfast.testing import faults
 from tests.hazards.test_hold_death import Child
 
@@ -23,12 +24,14 @@ PATIENCE_S = 30.0
 READERS = 8
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Signal files of a database's workflows lie below the home.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
+    if request.param == "files":
+        return f"files:{tmp_path}/files"
     return str(request.getfixturevalue("postgres_url"))
 
 
@@ -40,6 +43,22 @@ def hf(url: str) -> Iterator[Holdfast]:
 
 def events(hf: Holdfast) -> Counter[str]:
     return Counter(event.event for event in hf.workflows.swap_log())
+
+
+def signals_of(hf: Holdfast) -> list[str]:
+    """The signal files that lie there."""
+    in_files = hf.store.kind == "files"
+    folder = Path(hf.store.root, ".holdfast/workflows/default/signals") if in_files else signal_folder_of(hf.store)  # type: ignore[attr-defined]
+    return os.listdir(folder) if folder.exists() else []
+
+
+def mirrored(hf: Holdfast) -> Counter[str]:
+    """What the swap log tells; in plain files what its file tells, each line of which must be there once."""
+    if hf.store.kind != "files":
+        return events(hf)
+    lines = (hf.store.root / "swap_log.jsonl").read_text().splitlines()  # type: ignore[attr-defined]
+    assert len(set(lines)) == len(lines)
+    return Counter(json.loads(line)["event"] for line in lines)
 
 
 def complete(hf: Holdfast, recipe: str) -> None:
@@ -114,10 +133,10 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             loaded = hf.workflows.swap_status().current
             current = f"r{point}" if told["swap_completed"] else current
             assert (None if loaded is None else loaded.recipe) == current
-            assert not swap_lock_of(hf.store).is_held()
+            assert not hf.workflows._room.swap_lock.is_held()
             # What it asked for is not asked any more.
-            folder = signal_folder_of(hf.store)
-            assert not folder.exists() or list(folder.iterdir()) == [], f"at point {point}"
+            assert signals_of(hf) == [], f"at point {point}"
+            assert mirrored(hf) == after, f"at point {point}"
             if work is give_up:
                 assert hf.workflows.get("tune").preempt.value == "none"
             before, point = after, point + 1

@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from holdfast.adapters.signal_files import SignalFiles
 from holdfast.domains.workflows import Swap, Workflows
 from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
 from holdfast.domains.workflows.wire import ONLY
@@ -26,13 +25,15 @@ from holdfast.kernel.errors import EAgain, Fenced, Held, HoldfastError, InvalidV
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, Entry, Store
-from holdfast.places import swap_lock_of
+from holdfast.places import PLACES
 from holdfast.primitives.journal import Journal
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
+from tests.unit.workflows_world import lock_on, seen_by
 
 pytestmark = pytest.mark.slow
 
@@ -98,9 +99,8 @@ class WorkflowsMachine(RuleBasedStateMachine):
         self.real = world(self.clock)
         self.store = Clocked(self.real, self.clock)
         self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))  # type: ignore[arg-type]
-        self.lock = swap_lock_of(self.real)
+        self.lock = lock_on(self.real)
         self.folder = folder
-        self.signals = SignalFiles(folder)
         self.machines = [Machine(host) for host in HOSTS]
         self.pids = count(100)
         self.processes = [self.begin(host, pid) for host, pid in SEATS]
@@ -115,7 +115,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     def begin(self, host: int, pid: int) -> Seated:
         seat = self.machines[host].begin(pid)
-        workflows = Workflows(self.store, self.journal, seat, swap_lock=self.lock, signals=self.signals)  # type: ignore[arg-type]
+        workflows = seen_by(seat, self.real, self.store, self.journal, lock=self.lock, signals=self.folder)
         return Seated(host, seat.current(), workflows)
 
     @initialize()
@@ -499,6 +499,19 @@ def test_workflows_in_sqlite_agree_with_a_plain_dictionary(tmp_path: Path) -> No
             return SqliteStore(Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock)
 
         agree(world, tmp_path / "signals", examples=20, steps=25)
+
+
+@pytest.mark.timeout(900)
+def test_workflows_in_plain_files_agree_with_a_plain_dictionary(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = count(1)
+
+        def world(clock: ManualClock) -> Store:
+            # Each with the place of its log beside it, which tells of one journal only.
+            (tmp_path / "own" / "swap_log.cursor").unlink(missing_ok=True)
+            return FilesStore(Path(folder) / str(next(numbers)), boot_id="boot-1", clock=clock, folders=PLACES)
+
+        agree(world, tmp_path / "own" / "signals", examples=10, steps=20)
 
 
 @pytest.mark.timeout(900)

@@ -55,9 +55,9 @@ class Bench(CommandLine):
         raise AssertionError(f"nothing is told of {kind}")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    url = f"sqlite:{tmp_path}/state/store.sqlite"
+@pytest.fixture(params=["sqlite", "files"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    url = f"sqlite:{tmp_path}/state/store.sqlite" if request.param == "sqlite" else f"files:{tmp_path}/state"
     with connect(url) as hf:
         made = Bench(tmp_path, hf, url)
         try:

@@ -1,6 +1,7 @@
 """Workflows: who may register while a swap is under way, who is swept, and whose word counts. On every store."""
 
 import os
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from holdfast.kernel.errors import (
     RecordInvalid,
 )
 from holdfast.kernel.store import Store, Tx
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.unit.test_locks import PATIENCE_S, Machine
@@ -395,6 +397,11 @@ def damage(store: Store, space: str, key: str, data: bytes) -> None:
     elif isinstance(store, SqliteStore):
         with closing(sqlite3.connect(store.path)) as connection, connection:
             connection.execute(f"UPDATE s_{space} SET value = ? WHERE key = ?", (data, key))
+    elif isinstance(store, FilesStore):
+        path = store.root / "workflows.json"
+        content = json.loads(path.read_text())
+        content[space] = [json.loads(data + b"}") if entry["name"] == key else entry for entry in content[space]]
+        path.write_text(json.dumps(content))
     else:
         # Here, so that the other stores' tests need no driver.
         from holdfast.stores.postgres.connections import Deadline

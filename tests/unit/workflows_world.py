@@ -7,16 +7,39 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import SignalFiles
+from holdfast.adapters.workflow_folder import workflows_in_folder
 from holdfast.domains.workflows import Workflows
+from holdfast.domains.workflows.swap_lock import SwapLock
+from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK
+from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
-from holdfast.places import swap_lock_of
+from holdfast.places import PLACES, swap_lock_of
 from holdfast.primitives.journal import Journal
+from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES, Machine, lock_database, open_store
+from tests.unit.test_locks import STORES as LOCK_STORES
+from tests.unit.test_locks import Machine, lock_database, open_store
 
-__all__ = ["STORES", "World", "lock_database", "world_on"]
+__all__ = ["STORES", "World", "lock_database", "lock_on", "seen_by", "world_on"]
+
+STORES = [*LOCK_STORES, "files"]
+
+
+def lock_on(store: Store) -> SwapLock:
+    """The swap lock of a store, in plain files too."""
+    return FlockLock(store.folders.of(FOLDER) / SWAP_LOCK) if isinstance(store, FilesStore) else swap_lock_of(store)
+
+
+def seen_by(
+    seat: Processes, real: Store, store: Any, journal: Journal, *, lock: SwapLock, signals: Path, label: str = ""
+) -> Workflows:
+    """The workflows of a store as a process sees them; in plain files wired as they are for a user."""
+    if isinstance(real, FilesStore):
+        return workflows_in_folder(real.folders.of(FOLDER), signals.parent, store, journal, seat, label=label)
+    return Workflows(store, journal, seat, swap_lock=lock, signals=SignalFiles(signals), label=label)
 
 
 class World:
@@ -29,14 +52,14 @@ class World:
         self.folder = folder
         self.journal = Journal(self.store, actor="tester")
         self.machine = Machine()
-        self.lock = swap_lock_of(store)
-        self.signals = SignalFiles(folder / "signals")
+        self.lock = lock_on(store)
         self.workflows = self.process(1)
 
     def process(self, pid: int, machine: Machine | None = None) -> Workflows:
         """The workflows as a new process sees them."""
         seat = (machine or self.machine).begin(pid)
-        return Workflows(self.store, self.journal, seat, swap_lock=self.lock, signals=self.signals, label=f"p{pid}")
+        signals = self.folder / "signals"
+        return seen_by(seat, self.real_store, self.store, self.journal, lock=self.lock, signals=signals, label=f"p{pid}")
 
     def entries(self) -> list[Entry]:
         return [entry for batch in self.journal.since() for entry in batch.entries]
@@ -59,7 +82,12 @@ class World:
 @contextmanager
 def world_on(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     clock = ManualClock()
-    with closing(open_store(kind, folder, clock, request)) as store:
+    opened = _files(folder / "files", clock) if kind == "files" else open_store(kind, folder, clock, request)
+    with closing(opened) as store:
         world = World(store, clock, folder)
         yield world
         world.machine.close()
+
+
+def _files(root: Path, clock: ManualClock) -> FilesStore:
+    return FilesStore(root, boot_id="boot-1", clock=clock, folders=PLACES)

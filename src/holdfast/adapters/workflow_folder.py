@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.adapters.signal_files import SignalFiles
-from holdfast.adapters.swap_log_file import SwapLogFile
+from holdfast.adapters.swap_log_file import swap_log_file
 from holdfast.domains.workflows import Workflows
 from holdfast.domains.workflows.wire import STATE_LOCK, SWAP_LOCK, SWAP_LOG
 from holdfast.kernel.holder import Processes
@@ -32,6 +32,6 @@ def workflows_in_folder(
         swap_lock=FlockLock(folder / SWAP_LOCK),
         signals=SignalFiles(own / "signals"),
         guard=lambda: FlockGuard(folder / STATE_LOCK),
-        mirror=SwapLogFile(folder / SWAP_LOG, own, journal),
+        mirror=swap_log_file(folder / SWAP_LOG, own, journal),
         label=label,
     )

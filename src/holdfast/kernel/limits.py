@@ -49,6 +49,9 @@ JOURNAL_KEEP_S = 30 * 24 * 3600.0
 JOURNAL_TRIM_EVERY = 1024
 """How many entries pass, on average, between two looks at the journal's bounds."""
 
+MIRROR_LOOK_BACK_BYTES = 16 << 20
+"""How much of the end of a file that mirrors the journal is looked through for lines that are there already."""
+
 JOURNAL_READ_MAX = 1000
 """Most entries that one read of the journal returns."""
 

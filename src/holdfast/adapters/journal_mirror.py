@@ -1,0 +1,190 @@
+"""A file of JSON lines that follows the journal, for people and programs that read files.
+
+Beside the file lies its mark, which says how far the journal has been copied and how long the file was then. What the file has
+beyond that is looked at before anything is added: so it does not matter at which moment the one before was killed.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.adapters.durable_write import sync_folder
+from holdfast.adapters.flock import FlockContender
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.faults import reach
+from holdfast.kernel.limits import MIRROR_LOOK_BACK_BYTES
+from holdfast.kernel.store import BEGINNING, Cursor, Entry
+from holdfast.primitives.journal import Journal
+
+Telling = Callable[[Entry], Mapping[str, Any] | None]
+"""The line that tells of an entry; None for an entry that the file does not tell of."""
+Warn = Callable[[Path, Exception], object]
+"""Called with the file and with what kept it from being written."""
+
+_MARK_BYTES_MAX = 4096
+_ROUNDS_MAX = 8
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """How far the journal has been copied, and how long the file with this inode was then."""
+
+    cursor: Cursor = BEGINNING
+    inode: int = 0
+    size: int = 0
+
+
+class JournalMirror:
+    """A line in a file for each entry of the journal that is told there, in order.
+
+    Promised: none is missing and none is there twice, whenever a writer is killed or the power goes, with any number of
+    processes, and when another program appends lines of its own, which are left as they are. The file may be moved away or
+    emptied; it is begun anew. A file that is made has mode 0600; a link is not followed. Not promised: that a line is there
+    when `catch_up` returns, since another process may be at it; nor, once the mark is lost, that no line comes again that was
+    moved away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, and made good by
+    the next call.
+    """
+
+    def __init__(
+        self, path: Path, mark_path: Path, journal: Journal, telling: Telling, warn: Warn, *, from_now: bool = False
+    ) -> None:
+        """With `from_now`, a file without a mark begins with what happens from now on, else with all that the journal has."""
+        self._path = path
+        self._mark_path = mark_path
+        self._journal = journal
+        self._telling = telling
+        self._warn = warn
+        if from_now:
+            self._begin()
+
+    def catch_up(self) -> None:
+        """Add what is not there yet. While another is at it, that one adds this one's lines too: it looks again once it has
+        let others in."""
+        try:
+            # Not for ever: who is kept at it by the others leaves the rest to the next call.
+            for _ in range(_ROUNDS_MAX):
+                if not self._copied():
+                    return
+        except (OSError, HoldfastError) as error:
+            self._warn(self._path, error)
+
+    def _copied(self) -> bool:
+        """Copy what is new; True when there may be more."""
+        with contextlib.closing(FlockContender(self._mark_path)) as turn:
+            if not turn.try_take():
+                return False
+            cursor = self._copy()
+        return any(self._journal.since(cursor))
+
+    def _copy(self) -> Cursor:
+        fd = os.open(self._mark_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            mark = _read(fd)
+            for batch in self._journal.since(mark.cursor):
+                mark = self._add(mark, batch.entries, batch.cursor)
+                _put(fd, mark)
+            return mark.cursor
+        finally:
+            os.close(fd)
+
+    def _add(self, mark: _Mark, entries: Iterable[Entry], cursor: Cursor) -> _Mark:
+        """Add the lines of a batch that are not in the file yet, and return the mark behind it."""
+        lines = [to_json(line) for entry in entries if (line := self._telling(entry)) is not None]
+        if not lines:
+            return _Mark(cursor, mark.inode, mark.size)
+        fd = os.open(self._path, _FLAGS, 0o600)
+        try:
+            if not (data := _missing(fd, mark, lines)):
+                return _Mark(cursor, mark.inode, mark.size)
+            _write(fd, data)
+            reach("journal_mirror.written")
+            # The mark must not outlive what it stands for.
+            os.fdatasync(fd)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if after.st_ino != mark.inode:
+            sync_folder(str(self._path.parent))
+        return _Mark(cursor, after.st_ino, after.st_size)
+
+    def _begin(self) -> None:
+        try:
+            if not self._mark_path.exists():
+                _, cursor = self._journal.tail(1)
+                self._make_mark(_Mark(cursor, *_inode_and_size(self._path)))
+        except (OSError, HoldfastError) as error:
+            self._warn(self._path, error)
+
+    def _make_mark(self, mark: _Mark) -> None:
+        folder = self._mark_path.parent
+        fd, temporary = tempfile.mkstemp(prefix=f".{self._mark_path.name}.", suffix=".tmp", dir=folder)
+        try:
+            with open(fd, "wb") as file:
+                file.write(to_json(mark))
+                file.flush()
+                os.fsync(fd)
+            # Unlike a rename, this leaves alone what another has begun meanwhile.
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, self._mark_path)
+        finally:
+            os.unlink(temporary)
+        sync_folder(str(folder))
+
+
+def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:
+    """What is to be appended so that each of the lines is in the file, whole and once.
+
+    A last line that was cut off is completed if it is one of these. Another program's is left as it is, and ended.
+    """
+    there = os.fstat(fd)
+    begun = mark.size if there.st_ino == mark.inode and mark.size <= there.st_size else 0
+    # From one byte before, to see whether a line ended there.
+    begin = max(begun - 1, there.st_size - MIRROR_LOOK_BACK_BYTES, 0)
+    *whole, cut = _bytes_from(fd, begin, there.st_size).split(b"\n")
+    known = set(whole)
+    data = b"".join(line + b"\n" for line in lines if line not in known)
+    if not data or not cut:
+        return data
+    if (whole or begin == 0) and data.startswith(cut):
+        return data[len(cut) :]
+    return b"\n" + data
+
+
+def _bytes_from(fd: int, begin: int, end: int) -> bytes:
+    pieces = []
+    while begin < end and (piece := os.pread(fd, end - begin, begin)):
+        pieces.append(piece)
+        begin += len(piece)
+    return b"".join(pieces)
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _inode_and_size(path: Path) -> tuple[int, int]:
+    try:
+        there = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return 0, 0
+    return there.st_ino, there.st_size
+
+
+def _read(fd: int) -> _Mark:
+    """Where the copy stands. An empty or damaged mark means the beginning of the journal."""
+    try:
+        return msgspec.json.decode(os.pread(fd, _MARK_BYTES_MAX, 0), type=_Mark)
+    except (msgspec.DecodeError, UnicodeError):
+        return _Mark()
+
+
+def _put(fd: int, mark: _Mark) -> None:
+    """In one call of the kernel's, which a kill cannot cut in two; spaces cover what is left of a longer one."""
+    os.pwrite(fd, to_json(mark).ljust(os.fstat(fd).st_size), 0)

@@ -1,0 +1,213 @@
+"""The file that follows the journal: every line once, wherever a writer was killed and whatever another program appends."""
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.adapters import journal_mirror
+from holdfast.adapters.flock import FlockLock
+from holdfast.adapters.journal_mirror import JournalMirror
+from holdfast.kernel.store import Entry
+from holdfast.primitives.journal import Journal
+from holdfast.stores.memory import MemoryStore
+
+FOREIGN = b"another program was here\n"
+
+
+class Mirrored:
+    """A journal, the file that follows it, and what was warned of."""
+
+    def __init__(self, folder: Path, *, from_now: bool = False) -> None:
+        self.store = MemoryStore()
+        self.journal = Journal(self.store, actor="tester")
+        self.path, self.mark = folder / "log", folder / "log.cursor"
+        self.warned: list[Exception] = []
+        self.mirror = self.another(from_now=from_now)
+
+    def another(self, *, from_now: bool = False) -> JournalMirror:
+        return JournalMirror(
+            self.path, self.mark, self.journal, told, lambda _, error: self.warned.append(error), from_now=from_now
+        )
+
+    def happen(self, *subjects: str, kind: str = "mine.happened") -> None:
+        for subject in subjects:
+            self.store.transact(lambda tx, subject=subject: self.journal.append(tx, kind=kind, subject=subject), scope=[])
+
+    def lines(self) -> list[bytes]:
+        return self.path.read_bytes().split(b"\n")[:-1]
+
+    def subjects(self) -> list[str]:
+        """Of the lines that are ours."""
+        found = []
+        for line in self.lines():
+            try:
+                found.append(msgspec.json.decode(line)["subject"])
+            except msgspec.DecodeError:
+                continue
+        return found
+
+
+def told(entry: Entry) -> dict[str, object] | None:
+    return {"subject": entry.subject, "revision": entry.revision} if entry.kind.startswith("mine.") else None
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
+    made = Mirrored(tmp_path)
+    with closing(made.store):
+        yield made
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("foreign", [b"", FOREIGN, b"half a line", FOREIGN + b"{", b"\n"])
+def test_a_writer_killed_after_any_number_of_bytes(mirrored: Mirrored, foreign: bytes, lost: bool) -> None:
+    """What another program appends after that is left as it is; only a line that it was put into cannot be read."""
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    before, mark = mirrored.path.read_bytes(), mirrored.mark.read_bytes()
+    mirrored.happen("b", "c")
+    mirrored.mirror.catch_up()
+    after = mirrored.path.read_bytes()
+    for written in range(len(before), len(after) + 1):
+        mirrored.path.write_bytes(after[:written] + foreign)
+        mirrored.mark.write_bytes(b"" if lost else mark)
+        mirrored.another().catch_up()
+        now = mirrored.path.read_bytes()
+        assert now.startswith(after[:written] + foreign), written
+        assert sorted(mirrored.subjects()) == ["a", "b", "c"], (written, now)
+        assert now.endswith(b"\n") or (foreign and written == len(after)), (written, now)
+        if not foreign:
+            assert now == after
+    assert mirrored.warned == []
+
+
+def test_another_program_that_is_within_a_line_keeps_it(mirrored: Mirrored) -> None:
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    for subject, piece in (("b", b"{"), ("c", b'{"subject"'), ("d", b"}")):
+        with mirrored.path.open("ab") as file:
+            file.write(FOREIGN + b"x" + piece)
+        mirrored.happen(subject)
+        mirrored.mirror.catch_up()
+    assert mirrored.subjects() == ["a", "b", "c", "d"]
+    assert mirrored.lines().count(FOREIGN[:-1]) == 3
+
+
+def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came between our line and the look at how long the file is."""
+    fdatasync = os.fdatasync
+
+    def late(fd: int) -> None:
+        fdatasync(fd)
+        os.write(fd, b"half {")
+        monkeypatch.undo()
+
+    monkeypatch.setattr(journal_mirror.os, "fdatasync", late)
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    mirrored.happen("b")
+    mirrored.mirror.catch_up()
+    assert mirrored.subjects() == ["a", "b"]
+    assert mirrored.lines()[1] == b"half {"
+
+
+def test_a_full_disk_is_a_warning_and_is_made_good(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    room = [10]
+
+    def full(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        written = write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    mirrored.happen("a", "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_mirror.os, "write", full)
+        mirrored.mirror.catch_up()
+    assert len(mirrored.warned) == 1 and mirrored.path.stat().st_size == 10
+    mirrored.mirror.catch_up()
+    assert mirrored.subjects() == ["a", "b"] and len(mirrored.lines()) == 2
+
+
+def test_a_log_that_was_moved_away_by_a_reader_as_its_writer_was_killed(mirrored: Mirrored) -> None:
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    mark = mirrored.mark.read_bytes()
+    mirrored.path.rename(mirrored.path.with_suffix(".1"))
+    mirrored.happen("b")
+    mirrored.mirror.catch_up()
+    mirrored.mark.write_bytes(mark)
+    mirrored.another().catch_up()
+    assert mirrored.subjects() == ["b"]
+
+
+def test_a_busy_mirror_is_left_to_who_is_at_it(mirrored: Mirrored) -> None:
+    mirrored.happen("a")
+    with closing(FlockLock(mirrored.mark).contender()) as other:
+        assert other.try_take()
+        mirrored.mirror.catch_up()
+        assert not mirrored.path.exists()
+    mirrored.mirror.catch_up()
+    assert mirrored.subjects() == ["a"] and mirrored.warned == []
+
+
+def test_many_at_once_write_each_line_once(mirrored: Mirrored) -> None:
+    def work(who: int) -> None:
+        mine = mirrored.another()
+        for at in range(20):
+            mirrored.happen(f"{who}-{at}")
+            mine.catch_up()
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    mirrored.mirror.catch_up()
+    revisions = [msgspec.json.decode(line)["revision"] for line in mirrored.lines()]
+    assert len(revisions) == 80 and revisions == sorted(set(revisions))
+    assert mirrored.warned == []
+
+
+def test_what_is_made_is_its_owners_alone_and_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    made = Mirrored(tmp_path, from_now=True)
+    made.happen("a")
+    made.mirror.catch_up()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (made.path, made.mark)] == [0o600, 0o600]
+    made.path.chmod(0o640)
+    made.happen("b")
+    made.mirror.catch_up()
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.cursor"]
+
+
+def test_a_link_is_not_followed(mirrored: Mirrored, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"")
+    mirrored.path.symlink_to(tmp_path / "precious")
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    assert len(mirrored.warned) == 1 and (tmp_path / "precious").read_bytes() == b""
+
+
+def test_entries_that_are_not_told_move_the_mark_and_make_no_file(mirrored: Mirrored) -> None:
+    mirrored.happen("a", kind="others.happened")
+    mirrored.mirror.catch_up()
+    assert not mirrored.path.exists() and mirrored.mark.stat().st_size > 0
+
+
+def test_a_file_of_another_begins_with_what_happens_from_now_on(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(FOREIGN)
+    made = Mirrored(tmp_path)
+    made.happen("before")
+    made.mirror = made.another(from_now=True)
+    made.happen("a")
+    made.mirror.catch_up()
+    assert made.path.read_bytes().startswith(FOREIGN) and made.subjects() == ["a"]
