@@ -30,14 +30,14 @@ def check_agent_name(value: str, what: str = "agent name") -> str:
     raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first")
 
 
-def check_job_id(value: str) -> str:
+def check_job_id(value: str, what: str = "job id") -> str:
     """Return `value` if it may be a job's id: one that may begin with `_` or `-` too, as url-safe ids of other programs do.
 
     Raises InvalidName.
     """
     if isinstance(value, str) and _JOB.match(value):
         return value
-    raise _refusal(value, "job id", f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with no dot first")
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with no dot first")
 
 
 def check_label(value: str, what: str = "label") -> str:

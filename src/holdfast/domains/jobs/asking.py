@@ -6,7 +6,7 @@ from holdfast.domains.jobs.record import JOB_ID_CHARS, JOBS, Job, default_prefix
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S
-from holdfast.kernel.names import check_job_id, check_label
+from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.store import Tx
 
 AUTH_TOKEN_BYTES = 32
@@ -35,7 +35,8 @@ class Wish(Plain, frozen=True, kw_only=True):
         check_label(self.agent, "agent")
         check_label(self.agent_session, "agent session")
         if self.job_id is not None:
-            check_job_id(self.job_id)
+            # Stricter than what is read: a command would take a leading - for an option.
+            check_id(self.job_id, "job id")
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
         _seconds(self.timeout_sec, "timeout_sec")
@@ -78,7 +79,7 @@ def _new_id() -> str:
     import secrets
 
     while True:
-        # 6 bytes are 8 characters; a leading - would be taken for an option of a command.
+        # 6 bytes are 8 characters; a leading - or _ would not be an id.
         job_id = secrets.token_urlsafe(6)
         if job_id[0].isalnum():
             return job_id[:JOB_ID_CHARS]
