@@ -74,7 +74,7 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
     if chosen:
         return sqlite_path(chosen)
     if jobs_folder is not None:
-        return jobs_folder.parent / "delegatejob_logs"
+        return jobs_folder.parent / "delegate_job_logs"
     part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
     kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
     if kind == "sqlite":

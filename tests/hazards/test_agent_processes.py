@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
@@ -18,6 +19,7 @@ from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
 from holdfast.testing import faults
+from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
 from tests.surfaces.locking import end, remark
 
@@ -25,10 +27,12 @@ PROCESSES = 16
 GPU = id_of("HOLDFAST-gpu")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
+    if request.param == "files":
+        return f"files:{tmp_path}/state"
     return str(request.getfixturevalue("postgres_url"))
 
 
@@ -127,10 +131,18 @@ TOLD = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", list(TOLD))
-def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize(
+    # In files there are many points: a record that is replaced, and one that goes.
+    ("kind", "verb"),
+    [*(("sqlite", verb) for verb in TOLD), ("files", "publish"), ("files", "cleanup")],
+)
+def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(kind: str, verb: str) -> None:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        _killed_at_every_point(f"{kind}:{folder}/store", verb)
+
+
+def _killed_at_every_point(url: str, verb: str) -> None:
     lease_s = 0.001 if verb == "cleanup" else 600
-    url = f"sqlite:{tmp_path}/store.sqlite"
     with holdfast.connect(url) as hf:
         points = faults.recorded(lambda: _change(hf, verb, publish(hf, "first", lease_s=lease_s)))
     happened = set()

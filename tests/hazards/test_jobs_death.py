@@ -31,10 +31,12 @@ time.sleep(600)
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "files", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
+    if request.param == "files":
+        return f"files:{tmp_path}/state"
     return str(request.getfixturevalue("postgres_url"))
 
 

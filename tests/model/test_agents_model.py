@@ -26,8 +26,8 @@ from holdfast.kernel.settings import AgentSettings, JournalSettings
 from holdfast.kernel.store import BEGINNING, Store
 from holdfast.primitives.journal import Journal
 from holdfast.testing.clock import ManualClock
-from tests.stores.harnesses import MemoryHarness, SqliteHarness
-from tests.unit.agent_world import World
+from tests.stores.harnesses import IN_MEMORY, MemoryHarness, SqliteHarness
+from tests.unit.agent_world import AgentFolders, World
 
 pytestmark = pytest.mark.slow
 
@@ -347,6 +347,18 @@ def test_agents_in_sqlite_agree_with_a_plain_dict() -> None:
             return made.open(), made.clock
 
         agree(harness, examples=25, steps=30)
+
+
+@pytest.mark.timeout(900)
+def test_agents_in_files_agree_with_a_plain_dict() -> None:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        numbers = count(1)
+
+        def harness() -> tuple[Store, ManualClock]:
+            made = AgentFolders(Path(folder) / str(next(numbers)))
+            return made.open(), made.clock
+
+        agree(harness, examples=20, steps=25)
 
 
 @pytest.mark.timeout(900)

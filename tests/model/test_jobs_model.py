@@ -16,10 +16,12 @@ from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.job_oracle import JobOracle, Refused
+from tests.stores.harnesses import IN_MEMORY
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
 
@@ -281,6 +283,17 @@ def test_jobs_in_sqlite_agree_with_a_plain_list() -> None:
             lambda clock: SqliteStore(Path(folder) / f"{next(names)}.sqlite", boot_id="boot-1", clock=clock),
             examples=40,
             steps=30,
+        )
+
+
+@pytest.mark.timeout(900)
+def test_jobs_in_files_agree_with_a_plain_list() -> None:
+    names = count(1)
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        agree(
+            lambda clock: FilesStore(Path(folder) / str(next(names)), boot_id="boot-1", clock=clock, retry_delay_s=0.001),
+            examples=30,
+            steps=25,
         )
 
 

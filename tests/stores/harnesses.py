@@ -1,6 +1,7 @@
 """Harnesses: each opens one kind of store on one place, in this process and in others."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, THINGS_V2
+
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
+"""Where files cost no disk, for tests that make many and lose no power; None: where temporary files are."""
 
 
 class MemoryHarness:

@@ -61,7 +61,7 @@ class World:
         return json.dumps({**document, **after}).encode()
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, "files"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with closing(open_store(request.param, tmp_path, ManualClock(), request)) as store:
         yield World(store)

@@ -1,7 +1,10 @@
-"""Jobs: order, transitions, tokens, bad input, on the memory store."""
+"""Jobs: order, transitions, tokens, bad input, in memory and in plain files."""
 
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +24,8 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
-from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
+from tests.unit.test_locks import open_store
 
 LABEL = "tmux:a"
 
@@ -32,9 +35,10 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def journal(clock: ManualClock) -> Journal:
-    return Journal(MemoryStore(clock=clock), actor="t")
+@pytest.fixture(params=["memory", "files"])
+def journal(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Journal]:
+    with closing(open_store(request.param, tmp_path, clock, request)) as store:
+        yield Journal(store, actor="t")
 
 
 @pytest.fixture
@@ -147,7 +151,7 @@ def test_a_given_id_is_taken_once(jobs: Jobs) -> None:
         register(jobs, job_id="nightly-1")
 
 
-@pytest.mark.parametrize("job_id", ["..", "../x", "a/b", "", "a\0", "x" * 10_000, "\U0001f600", "-x"])
+@pytest.mark.parametrize("job_id", ["..", "../x", "a/b", "", "a\0", "x" * 10_000, "\U0001f600", ".x"])
 def test_names_that_cannot_be_ids(jobs: Jobs, job_id: str) -> None:
     with pytest.raises(InvalidName):
         register(jobs, job_id=job_id or "/")
@@ -156,6 +160,14 @@ def test_names_that_cannot_be_ids(jobs: Jobs, job_id: str) -> None:
     with pytest.raises(InvalidName):
         jobs.update_status(job_id, JobStatus.RUNNING)
     assert jobs.list_jobs() == []
+
+
+@pytest.mark.parametrize("job_id", ["-x", "_x"])
+def test_an_id_may_begin_so_only_where_another_program_chose_it(jobs: Jobs, job_id: str) -> None:
+    with pytest.raises(InvalidName):
+        register(jobs, job_id=job_id)
+    with pytest.raises(NotFound):
+        jobs.get_job(job_id)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class World:
         return [entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, "files"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     clock = ManualClock()
     with closing(open_store(request.param, tmp_path, clock, request)) as store:

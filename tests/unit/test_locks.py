@@ -24,6 +24,7 @@ from holdfast.primitives.locks import waiting as waiting_
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores import waking
+from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -303,6 +304,8 @@ def open_store(kind: str, folder: Path, clock: ManualClock, request: pytest.Fixt
         return MemoryStore(clock=clock)
     if kind == "sqlite":
         return SqliteStore(folder / "store.sqlite", boot_id="boot-1", clock=clock)
+    if kind == "files":
+        return FilesStore(folder / "state", boot_id="boot-1", clock=clock, retry_delay_s=0.001)
     # Here, so that the other stores' tests need no driver.
     from holdfast.stores.postgres import open_postgres
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.errors import InvalidName
-from holdfast.kernel.names import check_agent_name, check_id, check_label, path_component
+from holdfast.kernel.names import check_agent_name, check_id, check_job_id, check_label, path_component
 
-CHECKS = [check_id, check_agent_name, check_label]
+CHECKS = [check_id, check_agent_name, check_job_id, check_label]
 
 # Written out again on purpose: this is the rule of the design, not of the code.
 ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -38,13 +38,19 @@ def test_an_agent_name_is_an_id_without_dots(text: str) -> None:
 
 
 @given(near_ids)
+def test_a_jobs_id_may_begin_with_what_url_safe_ids_do(text: str) -> None:
+    inner = "a" + text[1:] if text[:1] in ("_", "-") else text
+    assert accepts(check_job_id, text) == accepts(check_id, inner)
+
+
+@given(near_ids)
 def test_an_accepted_id_is_safe_as_a_path_component_as_it_is(text: str) -> None:
-    if accepts(check_id, text):
+    if accepts(check_job_id, text):
         assert text not in (".", "..")
         assert not set(text) & set("/\0\n ")
 
 
-@pytest.mark.parametrize("check", [check_id, check_agent_name])
+@pytest.mark.parametrize("check", [check_id, check_agent_name, check_job_id])
 def test_an_id_ends_at_128_characters(check: Callable[[str], str]) -> None:
     assert accepts(check, "a" * 128)
     assert not accepts(check, "a" * 129)

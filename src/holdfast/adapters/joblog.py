@@ -25,7 +25,7 @@ from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import HoldfastError
-from holdfast.kernel.names import check_id
+from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal
 
@@ -112,7 +112,7 @@ class JobLog:
             return
 
     def _home(self, job_id: str) -> Path:
-        return self.folder / check_id(job_id, "job id")
+        return self.folder / check_job_id(job_id)
 
     @contextmanager
     def _turn(self, wait: bool) -> Iterator[bool]:
@@ -154,7 +154,7 @@ class JobLog:
     def _tell_beside(self, job_id: str, entries: Iterable[Entry]) -> None:
         if self._beside is not None:
             told = [entry.data for entry in entries if entry.kind == "job.published"]
-            _write_lines(self._beside / f"{check_id(job_id, 'job id')}.events.log", told)
+            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told)
 
     def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
         home = self._home(job_id)

@@ -6,6 +6,7 @@ from holdfast.kernel.errors import InvalidName
 from holdfast.kernel.limits import ID_CHARS_MAX, LABEL_CHARS_MAX
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\Z")
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 # Neither control characters (those that end a line included) nor halves of surrogate pairs.
 _LABEL = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]{{1,{LABEL_CHARS_MAX}}}\Z")
@@ -27,6 +28,16 @@ def check_agent_name(value: str, what: str = "agent name") -> str:
     if isinstance(value, str) and _AGENT.match(value):
         return value
     raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first")
+
+
+def check_job_id(value: str, what: str = "job id") -> str:
+    """Return `value` if it may be a job's id: one that may begin with `_` or `-` too, as url-safe ids of other programs do.
+
+    Raises InvalidName.
+    """
+    if isinstance(value, str) and _JOB.match(value):
+        return value
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with no dot first")
 
 
 def check_label(value: str, what: str = "label") -> str:

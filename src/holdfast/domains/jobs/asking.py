@@ -35,6 +35,7 @@ class Wish(Plain, frozen=True, kw_only=True):
         check_label(self.agent, "agent")
         check_label(self.agent_session, "agent session")
         if self.job_id is not None:
+            # Stricter than what is read: a command would take a leading - for an option.
             check_id(self.job_id, "job id")
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")

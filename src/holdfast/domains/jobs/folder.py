@@ -11,7 +11,9 @@ import msgspec
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.record import Job, everything
 from holdfast.kernel import token
+from holdfast.kernel.errors import InvalidName
 from holdfast.kernel.layout import Document
+from holdfast.kernel.names import check_job_id
 
 _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
 _OWN_OF_BROKER = ("password_env", "store_password")
@@ -41,6 +43,11 @@ def read(key: str, document: Document) -> Job:
     """
     if document.get("job_id") != key:
         raise ValueError(f"its job_id is {document.get('job_id')!r}, which is not its file's name")
+    try:
+        check_job_id(key)
+    except InvalidName as error:
+        # Nobody could ask for it, so nobody is to pick it either.
+        raise ValueError(error.message) from None
     known = {name: value for name, value in document.items() if name in _FIELDS}
     known["extra"] = {name: value for name, value in document.items() if name not in _FIELDS}
     known["broker"] = _broker(document.get("broker") or {})

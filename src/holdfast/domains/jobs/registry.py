@@ -15,7 +15,7 @@ from holdfast.domains.jobs.writing import job_topic, queue_topic, write
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder, Processes
 from holdfast.kernel.limits import JOBS_PRUNE_EVERY, LIST_MAX
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, Scope, Store, Tx
@@ -156,7 +156,7 @@ class Jobs:
         leave it out. `also` is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that
         TRANSITIONS does not have, and InvalidValue for what is no status. Nothing is changed in any of these cases.
         """
-        check_id(job_id, "job id")
+        check_job_id(job_id)
         wanted = steps.status_named(status)
 
         def body(tx: Tx) -> Job:
@@ -189,7 +189,7 @@ class Jobs:
 
         Both happen or neither. Raises as `update_status` does, and InvalidValue for a status that does not end a job.
         """
-        check_id(job_id, "job id")
+        check_job_id(job_id)
         wanted = steps.status_named(status)
         if not wanted.ended:
             raise InvalidValue(f"{wanted.value} does not end a job: use completed, error or cancelled", field="status")
@@ -232,7 +232,7 @@ class Jobs:
 
         Not journalled, and may be lost with the power. Raises NotFound, and Fenced when the attempt is not the current one.
         """
-        check_id(job_id, "job id")
+        check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
@@ -245,7 +245,7 @@ class Jobs:
 
     def next_seq(self, job_id: str) -> int:
         """Take the next number for an event of a job. Starts at 1, never given twice, survives restarts. Raises NotFound."""
-        check_id(job_id, "job id")
+        check_job_id(job_id)
 
         def body(tx: Tx) -> int:
             job = existing(tx, job_id)
@@ -270,7 +270,7 @@ class Jobs:
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
-        check_id(job_id, "job id")
+        check_job_id(job_id)
         self._look_after()
         row = self._store.get(JOBS, job_id)
         if row is None:
@@ -279,7 +279,7 @@ class Jobs:
 
     def peek(self, job_id: str) -> Job | None:
         """Return a job as it is, without reaping; None when there is none."""
-        row = self._store.get(JOBS, check_id(job_id, "job id"))
+        row = self._store.get(JOBS, check_job_id(job_id))
         return None if row is None else row.record
 
     def list_jobs(

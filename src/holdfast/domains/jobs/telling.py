@@ -30,7 +30,7 @@ from holdfast.domains.jobs.writing import write
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
-from holdfast.kernel.names import check_id
+from holdfast.kernel.names import check_job_id
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Row, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -77,7 +77,7 @@ class JobEvents:
         A worker shows the token of its attempt. Raises NotFound, Fenced, ImpossibleTransition for what the job's status does
         not allow, and InvalidValue; then nothing is changed.
         """
-        check_id(job_id, "job id")
+        check_job_id(job_id)
         kind = kind_named(event)
 
         def body(tx: Tx) -> Published:
@@ -141,7 +141,7 @@ class JobEvents:
             return _drop("?", document)
         try:
             event = msgspec.convert(document, Event, str_keys=True)
-            row = self._store.get(JOBS, check_id(event.job_id, "job id"))
+            row = self._store.get(JOBS, check_job_id(event.job_id))
         except (msgspec.ValidationError, InvalidName, Corrupt):
             return _drop("?", "it is no event of a job")
         if row is None:

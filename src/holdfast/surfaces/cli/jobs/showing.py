@@ -11,7 +11,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import NotFound, Unavailable, status_of
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
-from holdfast.kernel.names import check_id
+from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import STATUSES, found, job_option, json_option, mirror, where_options
@@ -86,7 +86,7 @@ def logs(job_id: str | None, tail: int | None, listed: bool, rebuild: bool, as_j
         if job_id is None:
             _list(hf, as_json)
         else:
-            _timeline(hf, check_id(job_id, "job id"), tail, as_json)
+            _timeline(hf, check_job_id(job_id), tail, as_json)
 
 
 def _rebuild(hf: Holdfast, as_json: bool) -> None:
