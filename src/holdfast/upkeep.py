@@ -62,7 +62,7 @@ class Upkeep:
     def begin_era(self) -> int:
         """Go on with tokens of a new era, and return it: for a database whose files were put back as they once were."""
         if not self._is_postgres():
-            raise InvalidValue(f"a {self._kind()} store begins its eras itself: `holdfast store restore` puts a backup in place")
+            raise InvalidValue(f"a {self._kind()} store begins its eras itself: `holdfast store restore` puts a backup back")
         from holdfast.stores.postgres import upkeep
 
         with self._opened() as store:
