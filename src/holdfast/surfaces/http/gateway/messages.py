@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from holdfast.primitives.queue import Request
 
 
 class PromptPayload(Plain, frozen=True, kw_only=True):
-    """The text for the agent. Of control characters it may have tab and newline."""
+    """The text for the agent. Of control characters it may have tab and newline. Its length is bounded in bytes, which a schema
+    cannot say."""
 
-    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=PROMPT_BYTES_MAX)]
+    prompt: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class NoPayload(Plain, frozen=True, kw_only=True):
