@@ -1,7 +1,7 @@
 """Workflows: who may register while a swap is under way, who is swept, and whose word counts. On every store."""
 
-import os
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
