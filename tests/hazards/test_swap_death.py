@@ -56,7 +56,10 @@ def mirrored(hf: Holdfast) -> Counter[str]:
     """What the swap log tells; in plain files what its file tells, each line of which must be there once."""
     if hf.store.kind != "files":
         return events(hf)
-    lines = (hf.store.root / "swap_log.jsonl").read_text().splitlines()  # type: ignore[attr-defined]
+    # Nothing may have changed since one was killed before it could tell.
+    hf.workflows._room._mirror.catch_up()
+    path = Path(hf.store.root, "swap_log.jsonl")  # type: ignore[attr-defined]
+    lines = path.read_text().splitlines() if path.exists() else []
     assert len(set(lines)) == len(lines)
     return Counter(json.loads(line)["event"] for line in lines)
 
@@ -118,6 +121,8 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
 ) -> None:
     if work is give_up:
         hf.workflows.register("tune", "old", preemptible=True, ttl_s=3600)
+    # A change of plain files has many steps, all of which one of the three goes through.
+    stride = 4 if hf.store.kind == "files" and work is not complete else 1
     with ExitStack() as opened:
         readers = [opened.enter_context(holdfast.connect(url)) for _ in range(READERS)]
         before, current, orphans = events(hf), None, 0
@@ -139,7 +144,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             assert mirrored(hf) == after, f"at point {point}"
             if work is give_up:
                 assert hf.workflows.get("tune").preempt.value == "none"
-            before, point = after, point + 1
+            before, point = after, point + stride
         assert point > 5 and orphans > 3
         # And everything goes on.
         hf.workflows.register("next", "another")

@@ -55,9 +55,14 @@ class Bench(CommandLine):
         raise AssertionError(f"nothing is told of {kind}")
 
 
-@pytest.fixture(params=["sqlite", "files"])
+SHARED = pytest.mark.parametrize("bench", ["sqlite", "files"], indirect=True)
+"""For what processes do to each other, which rests on locks and notices that each of these stores has its own way of."""
+
+
+@pytest.fixture
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    url = f"sqlite:{tmp_path}/state/store.sqlite" if request.param == "sqlite" else f"files:{tmp_path}/state"
+    in_files = getattr(request, "param", "sqlite") == "files"
+    url = f"files:{tmp_path}/state" if in_files else f"sqlite:{tmp_path}/state/store.sqlite"
     with connect(url) as hf:
         made = Bench(tmp_path, hf, url)
         try:
@@ -168,6 +173,7 @@ def test_signals_are_passed_on(bench: Bench) -> None:
     assert bench.names() == []
 
 
+@SHARED
 def test_a_killed_run_leaves_its_command_registered_until_it_ends(bench: Bench) -> None:
     process, pid = bench.run("a", "r")
     process.kill()
@@ -179,6 +185,7 @@ def test_a_killed_run_leaves_its_command_registered_until_it_ends(bench: Bench) 
     assert bench.names() == []
 
 
+@SHARED
 def test_run_is_refused_under_a_swap_to_another_recipe_and_waits_if_told(bench: Bench) -> None:
     with bench.hf.workflows.swap("llama"):
         refused = bench("workflows", "run", "a", "--recipe", "qwen", "--", "true")
@@ -202,6 +209,7 @@ def test_a_signal_while_run_waits_ends_it_in_order(bench: Bench) -> None:
 # --- yielding ---
 
 
+@SHARED
 def test_a_preemptible_command_yields_to_the_signal_file(bench: Bench) -> None:
     # Waits for the file as a program would that has nothing better: it looks where stopping is safe.
     script = 'echo up; read x; test -e "$HOLDFAST_PREEMPT_FILE" && echo yields'
@@ -265,6 +273,7 @@ def test_a_failed_load_changes_nothing_and_says_why(bench: Bench, words: list[st
     assert bench.hf.workflows.swap_log()[-1].data["why"] == f"the command's exit status was {status}"
 
 
+@SHARED
 def test_a_swap_waits_for_work_or_refuses_or_gives_up(bench: Bench) -> None:
     process, pid = bench.run("train", "qwen")
     refused = bench("swap", "to", "llama", "--policy", "refuse", "--", "echo", "no")
@@ -278,6 +287,7 @@ def test_a_swap_waits_for_work_or_refuses_or_gives_up(bench: Bench) -> None:
     assert end(waits)[:2] == (0, "loaded\n")
 
 
+@SHARED
 def test_two_swaps_take_turns(bench: Bench) -> None:
     first = bench.begin("swap", "to", "a", "--", *HOLDING)
     line(first)
@@ -299,6 +309,7 @@ def test_a_signal_while_a_swap_waits_ends_it_in_order(bench: Bench) -> None:
     end(process)
 
 
+@SHARED
 def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Bench) -> None:
     swap = bench.begin("swap", "to", "llama", "--", *trapping("SIGTERM"))
     assert line(swap) == "up"

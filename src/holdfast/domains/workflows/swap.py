@@ -188,11 +188,11 @@ class Swap:
         marker without a lock."""
 
         def body(change: Change) -> None:
-            if change.marker is not None and change.marker.token == self._token:
-                change.abandon(change.marker, kind, why[:SWAP_WHY_CHARS_MAX])
-            elif not self._token:
-                # Another swap was in the way to the end.
+            if not self._token:
+                # Another swap was in the way to the end. That may be another program's, whose marker has no token either.
                 change.tell(kind, self.recipe, {"who": who(self._me), "why": why[:SWAP_WHY_CHARS_MAX]})
+            elif change.marker is not None and change.marker.token == self._token:
+                change.abandon(change.marker, kind, why[:SWAP_WHY_CHARS_MAX])
 
         with contextlib.suppress(HoldfastError):
             self._room.change(body)
