@@ -175,8 +175,9 @@ def _killed_at_every_point(url: str, verb: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path) -> None:
-    with agent_bench(tmp_path) as bench:
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path, kind: str) -> None:
+    with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         process, pid = bench.hold("gpu", "--lease", "0.6")
         first = bench.hf.agents.resolve("gpu").unwrap()
         # Just after a refresh, so that it does not stand still inside the gate.
@@ -202,9 +203,10 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(tmp_path: Path, kind: str) -> None:
     """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator says so: never a guess."""
-    with agent_bench(tmp_path) as bench:
+    with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         first = bench.start_agent("gpu")
         assert first.holder is not None
         for pid in (bench.tmux.pane_pid("HOLDFAST-gpu"), first.holder.pid):

@@ -216,6 +216,11 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
     assert not (root / "cards" / "a.json").is_symlink()
     with pytest.raises(StoreUnavailable, match="link"):
         put(store, DEEP, "a", ip="2")
+    with pytest.raises(StoreUnavailable, match="link"):
+        store.transact(lambda tx: tx.delete(DEEP, "a"), scope=[DEEP])
+    # What was refused is not tried again by whoever comes next.
+    put(store, DEEP, "b")
+    assert (root / "lab" / "live" / "a").is_symlink()
     hosts = root / "lab" / "hosts.json"
     hosts.unlink()
     hosts.symlink_to(secret)
@@ -224,6 +229,16 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
             put(store, HOSTS, "b")
     assert hosts.is_symlink()
     assert secret.read_text() == '{"ip": "secret"}' and os.listdir(outside) == ["record.json"]
+
+
+def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(root: Path, store: FilesStore) -> None:
+    put(store, CARDS, "a")
+    (root / "cards" / "a.json").unlink()
+    (root / "cards" / "a.json").mkdir()
+    with pytest.raises(StoreUnavailable, match="folder"):
+        store.transact(lambda tx: tx.delete(CARDS, "a"), scope=[CARDS])
+    put(store, CARDS, "b")
+    assert (root / "cards" / "a.json").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,13 @@ class Registry(CommandLine):
         self.hf = hf
         self.manifest = str(folder / "manifest.json")
 
+    def damage(self, agent_id: str) -> None:
+        """Cut a record off after its first character."""
+        if self.hf.store.kind == "files":
+            (self.folder / "registry" / "live_agents" / agent_id / "record.json").write_bytes(b"{")
+        else:
+            SqliteHarness(self.folder).damage("agents", agent_id, b"{")
+
     def publish(self, name: str = "gpu", *words: str) -> Agent:
         said = ["--manifest", self.manifest, "--backend", "claude_headless", "--tool", "claude", "--tmux-session", "s-1"]
         ran = self("agents", "publish", name, *said, *words, "--json")
@@ -45,9 +52,9 @@ class Registry(CommandLine):
         Path(self.manifest).write_bytes(as_json(Manifest(**facts)))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    url = f"sqlite:{tmp_path}/store.sqlite"
+@pytest.fixture(params=["sqlite:{}/store.sqlite", "files:{}/registry"], ids=["sqlite", "files"])
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
+    url = request.param.format(tmp_path)
     with connect(url) as hf:
         yield Registry(tmp_path, hf, url)
 
@@ -122,18 +129,20 @@ def test_list(registry: Registry) -> None:
     assert [one["agent_id"] for one in json.loads(registry("agents", "list", "--fresh", "--json").out)] == [agents[1].agent_id]
     on_a_terminal = registry.on_a_terminal("agents", "list", columns=120)
     assert "9 min" in on_a_terminal and "over for" in on_a_terminal
-    SqliteHarness(registry.folder).damage("agents", agents[0].agent_id, b"{")
+    registry.damage(agents[0].agent_id)
     ran = registry("agents", "list")
     assert ran.status == 7 and len(ran.out.splitlines()) == 1 and agents[0].agent_id in ran.err
 
 
-def test_looking_makes_no_store(tmp_path: Path) -> None:
-    command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/none.sqlite")
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_looking_makes_no_store(tmp_path: Path, kind: str) -> None:
+    command = CommandLine(tmp_path, HOLDFAST_STORE=f"{kind}:{tmp_path}/none")
     assert command("agents", "list").status == 0
     assert command("agents", "resolve", "gpu").status == 1
     assert command("agents", "target", "gpu").status == 1
     assert command("agents", "get", "gpu").status == 1
-    assert not (tmp_path / "none.sqlite").exists()
+    assert command("agents", "cleanup", "--dry-run").status == 0
+    assert not (tmp_path / "none").exists()
 
 
 def test_resolve_tells_the_reason(registry: Registry) -> None:
@@ -147,7 +156,7 @@ def test_resolve_tells_the_reason(registry: Registry) -> None:
     told = json.loads(ran.out)
     assert (ran.status, told["record"], told["reason"], ran.err) == (4, None, "ambiguous", "")
     assert set(told["agent_ids"]) == {agent.agent_id, "second"}
-    SqliteHarness(registry.folder).damage("agents", "second", b"{")
+    registry.damage("second")
     refused(registry("agents", "resolve", "second"), 1, "malformed: ")
     assert json.loads(registry("agents", "resolve", "gpu", "--json").out)["record"]["agent_id"] == agent.agent_id
     refused(registry("agents", "resolve", "../x"), 2, "agent name or id")

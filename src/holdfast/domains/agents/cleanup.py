@@ -76,7 +76,7 @@ def clean(store: Store, journal: Journal, debris: Debris | None, *, grace_s: flo
     # TOML and the command line can say nan and inf.
     if not 0 <= grace_s < float("inf"):
         raise InvalidValue(f"a grace of {grace_s} s is not possible: give 0 or more seconds", field="grace_s")
-    looked = _records(store, grace_s, gone) + _leftovers(store, debris, grace_s)
+    looked = _looked(_records(store, grace_s, gone), _leftovers(store, debris, grace_s))
     planned = [item for item in looked if item.why in REMOVED_FOR]
     preserved = [item for item in looked if item.why not in REMOVED_FOR]
     removed: list[Item] = []
@@ -91,6 +91,12 @@ def clean(store: Store, journal: Journal, debris: Debris | None, *, grace_s: flo
             failed.append(Item(agent_id=item.agent_id, why=item.why, detail=error.message))
     parts = {"planned": planned, "removed": removed, "preserved": preserved, "failed": failed}
     return Report(dry_run=dry_run, **{name: tuple(items) for name, items in parts.items()})
+
+
+def _looked(records: list[Item], leftovers: list[Item]) -> list[Item]:
+    """All that was found, each once: what is behind a link, or in a closed folder, is no damaged record of ours."""
+    others = {item.agent_id for item in leftovers if item.why in (Why.LINK, Why.UNREADABLE)}
+    return [item for item in records if item.why is not Why.DAMAGED or item.agent_id not in others] + leftovers
 
 
 def _records(store: Store, grace_s: float, gone: Gone | None) -> list[Item]:

@@ -119,9 +119,22 @@ class Disk:
             os.rename(temporary(name), name, src_dir_fd=folder, dst_dir_fd=folder)
             faults.reach("files.rename.after")
 
+    def check_removable(self, spot: Spot) -> None:
+        """Raise StoreUnavailable for a file that `remove` would not get rid of: behind a link, a folder, or in a closed one."""
+        try:
+            with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
+                old = _lstat(name, folder)
+                if old is not None and stat.S_ISDIR(old.st_mode):
+                    raise Unfit("it is a folder")
+                if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except (OSError, Unfit) as error:
+            raise _unwritable(spot.path, error) from None
+
     def remove(self, spot: Spot) -> None:
-        """Remove a file, if it is there, and the folders made for it that are empty then."""
-        with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
+        """Remove a file, if it is there, and the folders made for it that are empty then. A folder in its place, or a link on
+        the way to it, is somebody else's and stays."""
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, Unfit), _parent(spot) as (folder, name):
             faults.reach("files.unlink.before")
             os.unlink(name, dir_fd=folder)
             faults.reach("files.unlink.after")

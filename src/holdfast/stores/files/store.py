@@ -242,9 +242,11 @@ class FilesStore:
         finally:
             mine.end()
         changes = changed.changes()
-        # Before the commit, so that a full disk leaves everything as it was.
+        # Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was.
         for change in changes:
-            if change.data is not None:
+            if change.data is None:
+                self.disk.check_removable(change.spot)
+            else:
                 staged.append(change.spot)
                 self.disk.stage(change.spot, change.data)
         redo.keep(tx, self.folders, changes)

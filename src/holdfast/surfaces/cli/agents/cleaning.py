@@ -34,7 +34,7 @@ def cleanup(grace_s: float, dry_run: bool, no_tmux_check: bool, as_json: bool) -
     Removed are damaged records, those expired for longer than the grace, folders without a record, and fresh ones whose process
     is dead and whose tmux session is gone. Links are never followed. Exit status 6 when something could not be removed.
     """
-    with connected() as hf:
+    with connected(create=not dry_run) as hf:
         report = hf.agents.cleanup(grace_s=grace_s, dry_run=dry_run, tmux_check=not no_tmux_check)
     if as_json:
         json_document(report)
