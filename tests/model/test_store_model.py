@@ -101,7 +101,9 @@ def _thing(_: str, document: dict[str, Any]) -> Thing:
 
 INDEXES: dict[str, Callable[[Thing], Any]] = {"place": _place, "heat": _heat}
 # The layouts count for the files store alone.
-THINGS = Space("model_things", Thing, indexes=INDEXES, layout=FilePerRecord("model", "{key}.json", Wire(to_plain, _thing)))
+THINGS = Space(
+    "model_things", Thing, indexes=INDEXES, layout=FilePerRecord("model", "things/{key}.json", Wire(to_plain, _thing))
+)
 OTHERS = Space("model_others", Thing, indexes=INDEXES, layout=OneFile("model", "others.json", Wire(to_plain, _thing)))
 VOLATILE = Space("model_volatile", Thing, indexes=INDEXES, volatile=True)
 BY_RESIDENCE = {False: [THINGS, OTHERS], True: [VOLATILE]}

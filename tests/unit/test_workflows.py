@@ -406,7 +406,7 @@ def damage(store: Store, space: str, key: str, data: bytes) -> None:
         # Here, so that the other stores' tests need no driver.
         from holdfast.stores.postgres.connections import Deadline
 
-        store._connections.persist(  # type: ignore[attr-defined]
+        store.connections.persist(  # type: ignore[attr-defined]
             lambda raw: raw.execute(f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s", (data.decode(), key)),
             Deadline.after(PATIENCE_S),
         )
