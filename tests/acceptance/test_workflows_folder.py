@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -230,6 +231,9 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                 asleep(watch, ears, left_s)
 
             monkeypatch.setattr(Watch, "wait", waits if watched else asleep)
-            with connected(folder) as hf, hf.workflows.swap("llama", timeout_s=30, on_wait=in_the_way):
+            begun_s = time.monotonic()
+            with connected(folder) as hf, hf.workflows.swap("llama", timeout_s=40, on_wait=in_the_way):
                 log = hf.workflows.swap_log()
+            # Who is not told looks once more when its time is over.
+            assert time.monotonic() - begun_s < 20
             assert [event.event for event in log][-2:] == ["orphan_marker_cleared", "swap_started"]
