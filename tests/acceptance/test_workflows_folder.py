@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +20,10 @@ from holdfast.adapters import workflow_folder
 from holdfast.adapters.flock import FlockGuard
 from holdfast.adapters.procfs import Procfs
 from holdfast.app import Holdfast
+from holdfast.domains.workflows.watch import Watch
 from holdfast.kernel.errors import EAgain, LockTimeout
+from holdfast.kernel.store import Listener
+from holdfast.stores import waking
 from tests.surfaces.command import CommandLine
 
 LOCKER = (
@@ -203,3 +208,32 @@ def test_a_marker_of_the_other_system_without_its_lock_or_its_process_is_cleared
     with locked(folder / (".swap.lock" if left == "the lock" else "elsewhere")), connected(folder) as hf:
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
         assert shown(path)["swap_in_progress"] is None
+
+
+def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before it can be watched, or while it is: nobody has to look again by itself."""
+    monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60.0)
+    folder.mkdir()
+    asleep = Watch.wait
+    for watched in (False, True):
+        with locked(folder / ".swap.lock") as other:
+            marker = {"target_recipe": "qwen", "holder_pid": other.pid, "holder_start_ns": other.start_ns, "begun_at": moment()}
+            written(folder, swap_in_progress=marker)
+
+            def in_the_way(_: object, other: Locker = other, watched: bool = watched) -> None:
+                if not watched:
+                    other.end()
+
+            def waits(watch: Watch, ears: Listener, left_s: float | None, other: Locker = other) -> None:
+                threading.Thread(target=other.end).start()
+                asleep(watch, ears, left_s)
+
+            monkeypatch.setattr(Watch, "wait", waits if watched else asleep)
+            begun_s = time.monotonic()
+            with connected(folder) as hf, hf.workflows.swap("llama", timeout_s=40, on_wait=in_the_way):
+                log = hf.workflows.swap_log()
+            # Who is not told looks once more when its time is over.
+            assert time.monotonic() - begun_s < 20
+            assert [event.event for event in log][-2:] == ["orphan_marker_cleared", "swap_started"]

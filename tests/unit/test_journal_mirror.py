@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.adapters import journal_mirror
-from holdfast.adapters.flock import FlockLock
+from holdfast.adapters.flock import FlockContender, FlockLock
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
@@ -157,6 +157,24 @@ def test_a_busy_mirror_is_left_to_who_is_at_it(mirrored: Mirrored) -> None:
         assert not mirrored.path.exists()
     mirrored.mirror.catch_up()
     assert mirrored.subjects() == ["a"] and mirrored.warned == []
+
+
+def test_who_is_at_it_looks_again_once_it_has_let_others_in(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change of a second comes when the first has looked for the last time, and the second's own try is in vain."""
+    close = FlockContender.close
+    first = [True]
+
+    def late(contender: FlockContender) -> None:
+        if first and first.pop():
+            mirrored.happen("b")
+            mirrored.another().catch_up()
+            assert mirrored.subjects() == ["a"]
+        close(contender)
+
+    monkeypatch.setattr(FlockContender, "close", late)
+    mirrored.happen("a")
+    mirrored.mirror.catch_up()
+    assert mirrored.subjects() == ["a", "b"]
 
 
 def test_many_at_once_write_each_line_once(mirrored: Mirrored) -> None:

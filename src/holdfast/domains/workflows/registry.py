@@ -21,7 +21,7 @@ from holdfast.kernel.errors import EAgain, InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_label
-from holdfast.kernel.store import Damage, Store, Tx
+from holdfast.kernel.store import Damage, Listener, Store, Tx
 from holdfast.primitives.journal import Journal
 
 
@@ -113,7 +113,7 @@ class Workflows:
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:
                         raise
-                self._sleep(ears.wait, left_s, on_wait)
+                self._sleep(ears, left_s, on_wait)
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
         """Extend a workflow from now, on the store's clock, maybe by another time to live. It never ends earlier by that.
@@ -345,13 +345,13 @@ class Workflows:
             change.enter(workflow)
         return workflow
 
-    def _sleep(self, wait: Any, left_s: float, on_wait: OnWait | None) -> None:
+    def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None) -> None:
         """Until something changes, or the swap that is in the way dies."""
         sight: Sight = self._room.look()
         if sight.marker is not None and on_wait is not None:
             on_wait([sight.marker])
         with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
-            wait(left_s, also=watch.fds)
+            watch.wait(ears, left_s)
 
 
 def _own(change: Change, name: str, token: int) -> Workflow:

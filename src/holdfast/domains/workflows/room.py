@@ -122,6 +122,10 @@ class Room:
         """Look at some processes."""
         return {holder: self._probe(holder) for holder in set(holders)}
 
+    def death(self, holder: Holder) -> int | None:
+        """A descriptor that becomes readable when a process dies; None when it cannot be watched, or is dead already."""
+        return self.processes.death(self._placed(holder))
+
     def is_here(self, holder: Holder) -> bool:
         """Does a process run on this machine, so that it sees our files?"""
         return holder.host_id in ("", self.processes.here().host_id)
@@ -152,10 +156,13 @@ class Room:
             _warn(workflow.name, wrong)
 
     def _probe(self, holder: Holder) -> Liveness:
+        return probe(self._placed(holder), self.processes, embedded=self.store.embedded)
+
+    def _placed(self, holder: Holder) -> Holder:
         if not holder.host_id and self.store.embedded:
             # Written by another program, which knows pid and start alone; the files are this machine's, and so was it.
-            holder = replace(holder, **self.processes.here()._asdict())
-        return probe(holder, self.processes, embedded=self.store.embedded)
+            return replace(holder, **self.processes.here()._asdict())
+        return holder
 
 
 def _warn(name: str, wrong: str) -> None:

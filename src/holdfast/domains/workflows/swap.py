@@ -121,7 +121,7 @@ class Swap:
                 raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
             self._tell([] if in_the_way is None else [in_the_way])
             with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
-                ears.wait(self._deadline.left_s(), also=watch.fds)
+                watch.wait(ears, self._deadline.left_s())
 
     def _mark(self, change: Change, contender: Contender) -> SwapMarker | None:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
@@ -146,7 +146,7 @@ class Swap:
             self._tell(conflicts)
             patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
             with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
-                ears.wait(earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)), also=watch.fds)
+                watch.wait(ears, earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)))
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
         """Ask those to yield who may, and note who has not in time; return all that are in the way."""

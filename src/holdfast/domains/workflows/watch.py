@@ -6,31 +6,41 @@ from types import TracebackType
 
 from holdfast.domains.workflows.record import Workflow
 from holdfast.domains.workflows.room import Room
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import SWAP_WATCHED_MAX
+from holdfast.kernel.store import Listener
 
 _LATER_S = 0.001
 """A lease is fresh up to and including its last instant, so the look comes after it."""
 
 
 class Watch:
-    """Descriptors of which one becomes readable when one of these processes dies."""
+    """Some processes, of whose death whoever waits is told by the kernel."""
 
     def __init__(self, room: Room, holders: Iterable[Holder]) -> None:
         self._room = room
         self._holders = list(holders)[:SWAP_WATCHED_MAX]
-        self.fds: list[int] = []
+        self._fds: list[int] = []
+        self._too_late = False
 
     def __enter__(self) -> "Watch":
         for holder in self._holders:
-            fd = self._room.processes.death(holder)
+            fd = self._room.death(holder)
             if fd is not None:
-                self.fds.append(fd)
+                self._fds.append(fd)
+            elif self._room.verdicts_on([holder])[holder] is Liveness.DEAD:
+                # It died since it was looked at, and nobody will tell of that any more.
+                self._too_late = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for fd in self.fds:
+        for fd in self._fds:
             os.close(fd)
+
+    def wait(self, ears: Listener, timeout_s: float | None) -> None:
+        """Sleep until a process dies, a notice comes or the time is over; not at all if one is dead already."""
+        if not self._too_late:
+            ears.wait(timeout_s, also=self._fds)
 
 
 def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:
