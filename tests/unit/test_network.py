@@ -821,3 +821,9 @@ def test_every_change_is_logged_in_one_place(quick_world: World, caplog: pytest.
         lease(registry, "run")
         registry.acquire_router_lock("router-1", "run")
     assert [record.getMessage().split(" ")[0] for record in caplog.records] == ["hosts", "hosts", "routers"]
+
+
+def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
+    with pytest.raises(InvalidValue, match="bogus"):
+        world.registry.acquire_router_lock("router-1", "job-1", 0, job_type="bogus")
+    assert not world.registry.is_router_locked("router-1")

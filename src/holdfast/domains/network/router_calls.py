@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from holdfast.domains.network.address import check_job_type
 from holdfast.domains.network.calls import Calls
 from holdfast.domains.network.room import Room
 from holdfast.domains.network.routers import Routers
@@ -187,4 +188,6 @@ class RouterCalls(Calls):
             self._after_change()
 
     def _priority(self, priority: int | None, job_type: str | None) -> int:
+        if job_type is not None and job_type not in self._settings.job_priorities:
+            check_job_type(job_type)
         return self._settings.job_priorities.get(job_type or "", 0) if priority is None else priority
