@@ -21,6 +21,7 @@ from holdfast.app import Holdfast, connect, connected
 from holdfast.configuration import load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
+from holdfast.kernel.settings import Settings
 from holdfast.primitives.locks import Locks
 
 
@@ -85,11 +86,22 @@ def _connected(chosen: RegistryConfig) -> Holdfast:
     places = {} if chosen.lock_dir is None else {LOCKS_FOLDER: os.path.abspath(os.path.expanduser(chosen.lock_dir))}
     files = replace(
         settings.files,
-        folders={**settings.files.folders, **places},
+        folders={**_own_folders(settings), **places},
         retry_attempts=chosen.retry_attempts,
         retry_delay_s=chosen.retry_delay,
     )
     return connected(replace(settings, files=files))
+
+
+def _own_folders(settings: Settings) -> dict[str, str]:
+    """The folders that are configured here, if they are of this very store. Those of another would bring two stores, which do
+    not wait for each other, to the same files."""
+    return settings.files.folders if _root(load_settings().store) == _root(settings.store) else {}
+
+
+def _root(store: str | None) -> str | None:
+    path = (store or "").removeprefix("files:")
+    return None if path == (store or "") else os.path.realpath(os.path.expanduser(path))
 
 
 def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> JournalMirror | None:

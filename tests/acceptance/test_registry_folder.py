@@ -171,3 +171,24 @@ def test_a_damaged_record_hides_no_other(folder: Path) -> None:
             manager.get_host_info("bad")
         assert manager.acquire_source_host_lease("run-1", "web-2", "quick", "router-1") == 1
     assert shown(folder, "hosts.json") == hosts
+
+
+def test_one_damaged_entry_hides_neither_the_leases_of_another_host_nor_the_sweep(folder: Path) -> None:
+    damaged = {**LEASES, "web-2": {"router": 1, "leases": []}}
+    (folder / "host_leases.json").write_text(json.dumps(damaged))
+    with RegistryManager({"registry_dir": str(folder)}) as manager:
+        assert list(manager.list_host_leases("web-1")) == ["web-1"]
+        assert manager.sweep() == (0, 0)
+        with pytest.raises(RegistryCorruption, match="web-2"):
+            manager.list_host_leases()
+
+
+def test_the_folders_of_another_store_are_not_those_of_a_registry(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text(f'store = "files:main"\n[files.folders]\nnetwork = "{tmp_path}/elsewhere"\n')
+    with RegistryManager({"registry_dir": str(folder)}) as manager:
+        assert sorted(manager.list_all_hosts()) == ["web-1", "web-2"]
+    with RegistryManager({"registry_dir": "main"}) as manager:
+        assert manager.check_and_register_host("a", "10.9.0.1", "router-1", "02:00:00:00:09:01")
+    assert list(shown(tmp_path / "elsewhere", "hosts.json")) == ["a"]

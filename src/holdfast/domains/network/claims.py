@@ -13,7 +13,7 @@ from holdfast.domains.network.room import Room
 from holdfast.kernel.errors import RegistryError
 from holdfast.kernel.limits import LEASES_PER_HOST_MAX
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import ReadTx, Row, Tx
+from holdfast.kernel.store import Damage, ReadTx, Row, Tx
 from holdfast.primitives.holds import Verdicts, dropped, living, taken, verdicts_on
 
 
@@ -35,9 +35,14 @@ class Claims:
         found = [lease for row in rows for lease in row.record.leases]
         return verdicts_on(found, self._room.processes, embedded=self._room.store.embedded)
 
-    def all(self) -> list[Row[Any]]:
-        """Every record. A damaged one raises."""
-        return self._room.store.read(lambda tx: tx.range(self._space), scope=[self._space])
+    def all(self, damaged: Damage | None = None) -> list[Row[Any]]:
+        """Every record. A damaged one raises, or is put into `damaged`."""
+        return self._room.store.read(lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space])
+
+    def one(self, key: str) -> list[Row[Any]]:
+        """The record under a key, if there is one. Damaged others do not matter."""
+        row = self._room.store.get(self._space, key)
+        return [] if row is None else [row]
 
     def count(self, key: str) -> int:
         """How many hold it that are not known to be gone."""
@@ -88,8 +93,8 @@ class Claims:
                 self.tell(tx, "dropped", key, run_id=lease.by, count=len(row.record.leases) - at, forced=True)
 
     def sweep(self, timeout_s: float) -> int:
-        """Let those that are gone leave everywhere; return how many there were."""
-        rows = self.all()
+        """Let those that are gone leave everywhere; return how many there were. Passes over damaged records."""
+        rows = self.all(damaged=[])
         verdicts = self.verdicts_in(rows)
         now = self._room.store.now()
         due = [row.key for row in rows if len(living(_leases(row), verdicts, now)) < len(row.record.leases)]

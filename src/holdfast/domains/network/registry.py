@@ -238,7 +238,7 @@ class Registry(RouterCalls):
         return counts
 
     def _shown(self, claims: Claims, key: str | None, *names: str) -> dict[str, Info]:
-        rows = [row for row in claims.all() if key in (None, row.key)]
+        rows = claims.all() if key is None else claims.one(key)
         return leases_shown(rows, claims.verdicts_in(rows), self._room.store.now(), *names)
 
     def _ttl(self, ttl_s: float | None) -> float | None:
