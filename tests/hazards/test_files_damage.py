@@ -477,3 +477,44 @@ def test_a_file_larger_than_any_record_is_no_bound(root: Path, store: FilesStore
     put(store, LEASES, "x")
     assert (root / "lab" / "hosts.json").stat().st_size > 4_000_000
     assert len(keys(store, HOSTS)) == 40 and upkeep.check(store, ALL) == []
+
+
+def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> None:
+    put(store, HOSTS, "a")
+    put(store, HOSTS, "b")
+    (root / "lab" / "hosts.json").write_text("torn")
+    with pytest.raises(StoreCorrupt) as told:
+        keys(store, HOSTS)
+    (entry,) = [entry for entry in store.journal().entries if entry.kind == "store.mended"]
+    assert entry.subject == "hosts.json"
+    assert entry.data["restored"] and entry.data["aside"] == told.value.fields["aside"]
+
+
+def test_a_folder_of_records_that_is_gone_is_told_until_it_is_back(root: Path, store: FilesStore) -> None:
+    put(store, CARDS, "a")
+    os.rename(root / "cards", root / "unmounted")
+    for ask in (lambda: keys(store, CARDS), lambda: store.get(CARDS, "a"), lambda: put(store, CARDS, "b")):
+        with pytest.raises(StoreCorrupt, match="cards is gone"):
+            ask()
+    assert "cards is gone" in upkeep.check(store, ALL)[0]
+    os.rename(root / "unmounted", root / "cards")
+    assert keys(store, CARDS) == ["a"]
+
+
+def test_a_folder_without_records_may_go(root: Path, store: FilesStore) -> None:
+    put(store, CARDS, "a")
+    store.transact(lambda tx: tx.delete(CARDS, "a"), scope=[CARDS])
+    os.rmdir(root / "cards")
+    assert keys(store, CARDS) == []
+    put(store, CARDS, "b")
+    assert keys(store, CARDS) == ["b"]
+
+
+def test_after_a_restore_the_version_before_is_that_before_the_restore(root: Path, store: FilesStore, tmp_path: Path) -> None:
+    put(store, HOSTS, "a")
+    upkeep.backup(store, ALL, tmp_path / "saved")
+    for key in ("b", "c"):
+        put(store, HOSTS, key)
+    upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+    assert sorted(shown(root / "lab" / "hosts.json.bak")) == ["a", "b", "c"]
+    assert keys(store, HOSTS) == ["a"]

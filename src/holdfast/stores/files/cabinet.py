@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import R, Space
 from holdfast.stores.files import naming
@@ -145,6 +146,19 @@ class Cabinet:
             if key not in found:
                 cards.pop(key, None)
         return found
+
+    def refuse_gone(self, layout: FilePerRecord[Any], pending: Pending, known_keys: Keys) -> None:
+        """Raise StoreCorrupt when the folder of a space is gone that has records: most likely it is not mounted."""
+        folder = self.folders.of(layout.folder) / naming.pattern_of(layout.name).base
+        if folder.is_dir() or any(spot.folder == folder for spot in pending) or not any(True for _ in known_keys()):
+            return
+        raise StoreCorrupt(
+            f"{folder} is gone, with the records in it: mount it or put it back, or make the folder to go on without them",
+            path=str(folder),
+            aside=None,
+            restored=False,
+            why="it is gone",
+        )
 
     def spot(self, layout: OneFile[Any]) -> Spot:
         """Where a layout's one file is."""

@@ -106,6 +106,7 @@ class Picture:
                 if generation and sheet.data is None:
                     raise Unsound(self.cabinet.spot(layout), layout, space, GONE)
             else:
+                self.cabinet.refuse_gone(layout, pending, revisions.all)
                 source = CardSource(self.cabinet, space, layout, pending, revisions.all, still)
             rooms[space.name] = Room(space, layout, Shelf(space, layout.wire, source), revisions, sheet)
         return rooms

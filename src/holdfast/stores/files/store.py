@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.debris import Leftover
-from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import R, Space
@@ -300,7 +300,19 @@ class FilesStore:
             return
         if unsound.why == GONE and unsound.spot.folder.is_dir() and not told.fields["restored"]:
             self._begin_anew(unsound)
+            self._note(told)
+        elif told.fields["restored"]:
+            self._note(told)
         raise told
+
+    def _note(self, told: StoreCorrupt) -> None:
+        """Put what is told once into the journal: whoever is told may be a thread that nobody listens to."""
+        facts = {"restored": told.fields["restored"], "aside": told.fields["aside"], "why": told.fields["why"]}
+        subject = os.path.basename(told.fields["path"])
+        with contextlib.suppress(HoldfastError):
+            self.inner.transact(
+                lambda tx: tx.append(actor="holdfast", kind="store.mended", subject=subject, data=facts), scope=[]
+            )
 
     def _begin_anew(self, unsound: Unsound) -> None:
         """Forget that records were ever written that are lost."""

@@ -127,8 +127,10 @@ def _wrong(part: _Part, space: Space[Any]) -> Iterator[str]:
             entries = cabinet.drawn(space, layout, part.pending())[1].entries
             yield from _wrong_copy(cabinet, space, layout)
         else:
-            entries = cabinet.cards(space, layout, part.pending(), lambda: part.keys(space))
-    except (Unsound, StoreUnavailable) as error:
+            pending = part.pending()
+            cabinet.refuse_gone(layout, pending, lambda: part.keys(space))
+            entries = cabinet.cards(space, layout, pending, lambda: part.keys(space))
+    except (Unsound, StoreCorrupt, StoreUnavailable) as error:
         yield str(error)
         return
     for key in sorted(entries):
@@ -151,13 +153,15 @@ def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> It
 def _keep_all(part: _Part, spaces: Spaces) -> None:
     """Write a redo record of every file as it is."""
     changes = []
+    # So that a restore keeps the version before it, as any change does, and not one that is older still.
+    whole = {part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)}
     for spot in _spots(part, spaces):
         try:
             found = part.cabinet.disk.read(spot)
         except Unfit as error:
             raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
         if found is not None:
-            changes.append(Change(spot, found.data, keep=False))
+            changes.append(Change(spot, found.data, keep=spot in whole))
     part.inner.transact(lambda tx: redo.keep(tx, part.cabinet.folders, changes), scope=[REDO, GENERATIONS])
 
 
