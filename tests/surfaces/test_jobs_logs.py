@@ -139,6 +139,26 @@ def _crowd(task: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
+def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
+    import resource
+
+    with library.connect("memory:") as hf:
+        log = JobLog(tmp_path / "logs", store="s")
+        job = hf.jobs.register_job("sort it", agent="agent", agent_session="a")
+        assert log.catch_up(hf.log, hf.jobs.peek) is None
+        for number in range(20):
+            hf.job_events.publish(job.job_id, "progress", detail=f"{number} " + 200 * "x")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+        try:
+            assert "cannot be written" in (log.catch_up(hf.log, hf.jobs.peek) or "")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert log.catch_up(hf.log, hf.jobs.peek) is None
+        told = [line["payload"]["seq"] for line in log.events(job.job_id) if line["event"] == "published"]
+        assert told == list(range(1, 21))
+
+
 def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/s.sqlite"
     with multiprocessing.get_context("spawn").Pool(4) as pool:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast as library
 from holdfast.domains.jobs.events import signature
+from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.codec import to_json
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
@@ -167,6 +169,34 @@ def test_events_of_an_outage_are_sent_later_in_order(plain: Broker, tmp_path: Pa
     assert holdfast("jobs", "publish", "--unsent", "--json").out == '{"sent":0}\n'
 
 
+def test_progress_is_sent_while_the_work_goes_on(plain: Broker, tmp_path: Path) -> None:
+    holdfast = command_line(tmp_path, plain)
+    job_id = register(holdfast)
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    with listening(plain, f"holdfast/jobs/{job_id}/events") as heard:
+        words = ("--once", "--heartbeat", "0.1", "--", "sh", "-c", f"echo half; cat {go}")
+        worker = holdfast.start("jobs", "run", "--agent-session", LABEL, *words)
+        assert [event["event"] for event in heard(2)] == ["started", "progress"]
+    go.write_text("")
+    assert ended(worker)[0] == 0
+
+
+def test_all_that_waits_is_sent_and_a_topic_that_cannot_be_holds_up_nothing(plain: Broker, tmp_path: Path) -> None:
+    holdfast = command_line(tmp_path, plain)
+    with library.connect(holdfast.environment["HOLDFAST_STORE"]) as hf:
+        for job_id in ("a", "b", "c"):
+            hf.jobs.register_job("sort it", agent="agent", agent_session=LABEL, job_id=job_id)
+        hf.job_events.publish("a", "progress")
+        job = hf.jobs.get_job("a")
+        hf.store.transact(lambda tx: tx.put(JOBS, "a", replace(job, topic_prefix="a/#")), scope=[JOBS])
+        for number in range(1100):
+            hf.job_events.publish("bc"[number % 2], "progress")
+    ran = holdfast("jobs", "publish", "--unsent")
+    assert (ran.status, ran.out) == (0, "1100 events sent\n"), ran
+    assert "job=a" in ran.err
+
+
 def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker, tmp_path: Path) -> None:
     holdfast = command_line(tmp_path, plain)
     job_id = register(holdfast)
@@ -287,6 +317,7 @@ def test_bad_input_of_publish_and_watch(plain: Broker, tmp_path: Path) -> None:
         (["watch", "nosuch"], 1, "no job nosuch"),
         (["watch", "../x"], 2, "job id"),
         (["watch", job_id, "--any"], 2, "--any"),
+        (["watch", job_id, "--timeout", "nan"], 2, "nan"),
     ):
         ran = holdfast("jobs", *words)
         assert (ran.status, says in ran.err) == (status, True), (words, ran)

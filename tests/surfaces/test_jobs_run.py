@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.command import CommandLine, Ran
+from tests.surfaces.command import ENTRY, CommandLine, Ran
 
 pytestmark = pytest.mark.slow
 
@@ -287,3 +287,33 @@ def test_the_module_is_the_same_program(holdfast: CommandLine) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{job_id}\n")
+
+
+def test_a_job_that_an_event_cancelled_is_no_success_of_its_worker(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    # No sign of life falls due: only the notice of the end can stop the command.
+    process = worker(holdfast, "echo on; exec sleep 600", "--once", "--heartbeat", "600")
+    assert line(process) == "on\n"
+    assert holdfast("jobs", "publish", job_id, "cancelled").status == 6
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, get(holdfast, job_id)["status"]) == (4, "cancelled")
+    assert "was left" in err
+
+
+def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    ran = once(holdfast, "sh", "-c", f"{' '.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0")
+    assert (ran.status, get(holdfast, job_id)["status"]) == (1, "error")
+    assert f"job {job_id} failed" in ran.err
+
+
+def test_more_missing_artifacts_than_an_event_can_tell_end_the_job_and_not_the_worker(holdfast: CommandLine) -> None:
+    job_id = register(holdfast, *(word for n in range(400) for word in ("--artifact", f"{n:0100d}.md")))
+    assert once(holdfast, "true").status == 1
+    assert get(holdfast, job_id)["error_code"] == "artifacts_missing"
+
+
+def test_a_silent_validation_is_not_told_with_the_words_of_the_command(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    assert once(holdfast, "echo", "all good", options=("--validate", "false")).status == 1
+    assert get(holdfast, job_id)["error"] == "the validation ended with 1"

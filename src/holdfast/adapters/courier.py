@@ -10,8 +10,8 @@ from holdfast.adapters.mqtt import Publisher
 from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.telling import JobEvents, Unsent
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import BrokerUnavailable, HoldfastError
-from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S
+from holdfast.kernel.errors import BrokerUnavailable, HoldfastError, InvalidValue
+from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, JOURNAL_READ_MAX
 
 _log = logging.getLogger("holdfast.jobs")
 _FIRST_PAUSE_S = 0.5
@@ -33,7 +33,16 @@ class Courier:
 
         Raises BrokerUnavailable when a broker cannot be used, after what could be sent elsewhere was; the rest goes on waiting.
         """
-        waiting = self._events.unsent() if job_ids is None else [one for i in job_ids for one in self._events.unsent(i)]
+        chosen = [None] if job_ids is None else list(job_ids)
+        total = 0
+        while True:
+            batches = [self._events.unsent(job_id, limit=JOURNAL_READ_MAX) for job_id in chosen]
+            sent = self._send_some([one for batch in batches for one in batch])
+            total += sent
+            if not sent or all(len(batch) < JOURNAL_READ_MAX for batch in batches):
+                return total
+
+    def _send_some(self, waiting: Sequence[Unsent]) -> int:
         failed: BrokerUnavailable | None = None
         sent = 0
         by_reach = sorted(((reach_of(one.job.broker, self._environment), one) for one in waiting), key=_place)
@@ -57,8 +66,13 @@ class Courier:
             if reach not in self._open:
                 self._open[reach] = Publisher(reach)
             for job, event in waiting:
-                self._open[reach].send(job.events_topic, to_json(event))
-                arrived.append(event)
+                try:
+                    self._open[reach].send(job.events_topic, to_json(event))
+                except InvalidValue as error:
+                    # Another program's record may name such a topic; the events of other jobs go out all the same.
+                    _log.warning("event kept and not sent job=%s seq=%d: %s", job.job_id, event.seq, error.message)
+                else:
+                    arrived.append(event)
         except BrokerUnavailable:
             if reach in self._open:
                 self._open.pop(reach).close()

@@ -218,7 +218,9 @@ def _write_lines(path: Path, told: Iterable[dict[str, Any]]) -> None:
     with os.fdopen(fd, "r+b", buffering=0) as file:
         if _torn(file.fileno()):
             lines = b"\n" + lines
-        file.write(lines)
+        while lines:
+            # A disk that is almost full takes a part, and says so only when it is asked again.
+            lines = lines[file.write(lines) or 0 :]
 
 
 def _torn(fd: int) -> bool:

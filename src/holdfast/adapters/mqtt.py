@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.domains.jobs.reach import Reach
-from holdfast.kernel.errors import BrokerUnavailable
+from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
 
 if TYPE_CHECKING:
@@ -49,8 +49,12 @@ class Publisher:
             raise _unavailable(reach, self._refused or f"it said nothing for {timeout_s:g} s")
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Send one message and return once the broker has it. Raises BrokerUnavailable when it did not say so in time."""
-        told = self._client.publish(topic, payload, qos=_QOS)
+        """Send one message and return once the broker has it. Raises BrokerUnavailable when it did not say so in time, and
+        InvalidValue for a topic that nothing can be sent to."""
+        try:
+            told = self._client.publish(topic, payload, qos=_QOS)
+        except ValueError as error:
+            raise InvalidValue(f"nothing can be sent to the topic {ascii(topic)[:80]}: {error}", field="topic_prefix") from None
         try:
             told.wait_for_publish(self._timeout_s)
             acknowledged = told.is_published()

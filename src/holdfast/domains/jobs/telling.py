@@ -26,7 +26,7 @@ from holdfast.domains.jobs.events import (
 )
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
-from holdfast.domains.jobs.writing import write
+from holdfast.domains.jobs.writing import job_topic, write
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
@@ -190,6 +190,9 @@ class JobEvents:
     def _write(self, tx: Tx, before: Job, after: Job, *, moved: bool) -> None:
         if moved:
             write(tx, self._journal, before, after)
+            if after.status is JobStatus.CANCELLED:
+                # Its worker ends the command at once. Other ends may be told by the command itself, which may finish.
+                tx.notify(job_topic(after.job_id))
         else:
             tx.put(JOBS, after.job_id, after)
 

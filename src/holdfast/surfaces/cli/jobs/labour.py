@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.adapters.job_command import Command
@@ -57,8 +58,11 @@ class Labour:
         if ran.status is not JobStatus.COMPLETED:
             return ran
         if missing := self._missing():
-            return Outcome(JobStatus.ERROR, f"expected and not there: {', '.join(missing)}", "artifacts_missing")
+            # Not longer than an event may be: a verdict that cannot be told would take the worker down with it.
+            words = f"expected and not there: {', '.join(missing)}"[:RESULT_CHARS_MAX]
+            return Outcome(JobStatus.ERROR, words, "artifacts_missing")
         if self._way.validate is not None:
+            self._progress.last = ""
             judged = self._run(self._way.validate, b"", "the validation")
             if judged.status is not JobStatus.COMPLETED:
                 return judged._replace(code="not_valid") if judged.code == "command_failed" else judged
@@ -147,10 +151,14 @@ class Labour:
 
 
 class Progress:
-    """What the command says: passed on, and told as an event now and then when there is something new."""
+    """What the command says: passed on, and told as an event now and then when there is something new.
 
-    def __init__(self, hf: Holdfast) -> None:
+    `kept` is called with the job of each event, so that it is sent while the work goes on.
+    """
+
+    def __init__(self, hf: Holdfast, *, kept: Callable[[str], None]) -> None:
         self._hf = hf
+        self._kept = kept
         self.last = ""
         self._told = ""
 
@@ -166,6 +174,7 @@ class Progress:
 
     def tell(self, job: Job) -> None:
         """Keep an event if there is something new."""
-        if self.last != self._told:
+        if self.last and self.last != self._told:
             self._told = self.last
             self._hf.job_events.publish(job.job_id, "progress", detail=self.last[:RESULT_CHARS_MAX], token=job.token)
+            self._kept(job.job_id)

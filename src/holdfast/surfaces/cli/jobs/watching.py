@@ -1,5 +1,7 @@
 """`holdfast jobs watch`."""
 
+import math
+
 import click
 
 from holdfast.surfaces.cli.connection import connected
@@ -25,6 +27,8 @@ def watch(job_ids: tuple[str, ...], any_: bool, timeout_s: float | None, idle_s:
     """
     if any_ == bool(job_ids):
         raise click.UsageError("say which jobs, or --any")
+    if math.isnan(timeout_s or 0) or math.isnan(idle_s or 0):
+        raise click.UsageError("nan is no number of seconds")
     with connected() as hf, interruptible():
         watched = Watch(hf, job_ids, as_json=as_json)
         try:

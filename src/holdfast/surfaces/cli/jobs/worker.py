@@ -9,7 +9,7 @@ from holdfast.adapters.courier import Courier, Errand
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
-from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Lost, Refused, Unavailable, status_of
+from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, HoldfastError, Lost, Refused, Unavailable, status_of
 from holdfast.surfaces.cli.jobs.labour import Labour, Outcome, Progress, Way
 from holdfast.surfaces.cli.jobs.options import mirror
 from holdfast.surfaces.cli.output import remark
@@ -66,31 +66,42 @@ class Worker:
             self._say(error.message)
             return Outcome(None, error.message, lost=True), None
         self._errand.wake(job.job_id)
-        outcome = Labour(self._hf, job, self._way, stop_fd=self._stop_fd, progress=Progress(self._hf)).outcome()
-        following = self._conclude(job, outcome, pick_next=pick_next and not self._stopping)
+        progress = Progress(self._hf, kept=self._errand.wake)
+        outcome = Labour(self._hf, job, self._way, stop_fd=self._stop_fd, progress=progress).outcome()
+        outcome, following = self._conclude(job, outcome, pick_next=pick_next and not self._stopping)
         self._errand.wake(job.job_id)
         took = f"after {time.monotonic() - begun_s:.1f} s"
         self._say(f"job {job.job_id} {_named(outcome)} {took}" + (f": {outcome.words}" if outcome.words else ""))
         mirror(self._hf)
         return outcome, following
 
-    def _conclude(self, job: Job, outcome: Outcome, *, pick_next: bool) -> Job | None:
+    def _conclude(self, job: Job, outcome: Outcome, *, pick_next: bool) -> tuple[Outcome, Job | None]:
         """Give the verdict and, in the same transaction, take the next job. A store that is away is tried again for a while."""
         if outcome.status is None:
-            if not outcome.lost:
-                self._give_back(job)
-            return None
+            if outcome.lost:
+                return self._as_it_stands(job, outcome), None
+            self._give_back(job)
+            return outcome, None
         for left in reversed(range(_VERDICT_TRIES)):
             try:
-                return self._give_verdict(job, outcome, outcome.status, pick_next=pick_next)
+                return outcome, self._give_verdict(job, outcome, outcome.status, pick_next=pick_next)
             except (Lost, Refused) as error:
-                self._say(f"the verdict on job {job.job_id} does not count: {error.message}")
-                return None
+                return self._as_it_stands(job, Outcome(None, error.message, lost=True)), None
             except Unavailable:
                 if not left or self._stopping:
                     raise
                 time.sleep(_VERDICT_PAUSE_S)
-        return None
+        return outcome, None
+
+    def _as_it_stands(self, job: Job, lost: Outcome) -> Outcome:
+        """What to tell of an attempt that was over before its verdict: as the command itself told it, or that it was lost."""
+        try:
+            found = self._hf.jobs.peek(job.job_id)
+        except HoldfastError:
+            return lost
+        if found is None or found.attempt != job.attempt or found.status not in (JobStatus.COMPLETED, JobStatus.ERROR):
+            return lost
+        return Outcome(found.status, found.result or found.error or "", found.error_code)
 
     def _give_verdict(self, job: Job, outcome: Outcome, status: JobStatus, *, pick_next: bool) -> Job | None:
         completed = status is JobStatus.COMPLETED
