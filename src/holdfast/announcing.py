@@ -5,17 +5,26 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from holdfast.app import Holdfast, connected
 from holdfast.domains.agents import Agent, Gateway
-from holdfast.kernel.errors import HoldfastError, NotFound
+from holdfast.domains.agents.control import check_own, check_session
+from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, spec_of_manifest
+from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound
 from holdfast.kernel.settings import Settings
 
 PROTOCOL = "v1"
 
 
-def manifest_of(agent: str, settings: Settings) -> Path:
-    """The manifest of a live agent of that name or id. Raises NotFound when there is none."""
+def reached_by(agent: str, settings: Settings) -> AdapterSpec:
+    """How a live agent of that name or id is reached, by its manifest.
+
+    Raises NotFound when there is no such agent, InvalidValue for a manifest that says nothing of use, and ManifestMismatch or
+    TmuxSessionMismatch for one that leads to another agent: what is typed there would reach the wrong one.
+    """
     with _agents(settings) as hf:
         found = hf.agents.resolve(agent)
     if found.record is None:
@@ -25,7 +34,20 @@ def manifest_of(agent: str, settings: Settings) -> Path:
             "is reached with --adapter",
             agent=agent,
         )
-    return Path(found.record.runtime.manifest_path)
+    document = document_in(Path(found.record.runtime.manifest_path))
+    check_own(found.record, str(document.get("agent_id")), str(document.get("agent_name")))
+    spec = spec_of_manifest(document)
+    if isinstance(spec, TmuxSpec):
+        check_session(found.record, spec.session)
+    return spec
+
+
+def document_in(path: Path) -> dict[str, Any]:
+    """What a manifest's file holds. Raises InvalidValue."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from holdfast.domains.gateway import spec as specs
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.places import gateway_root
+from holdfast.places import gateway_agent, gateway_root
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.stores.opening import open_store
@@ -49,7 +49,7 @@ def open_gateway(
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
     try:
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
-        queue = Queue(store, journal, agent, depth_max=depth_max)
+        queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)
         gateway = Gateway(queue, journal, agent_adapter(spec, folder, processes), processes)
         gateway.attach()
         gateway.look()

@@ -11,7 +11,6 @@ from holdfast.configuration import default_store, state_folder
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.names import check_agent_name
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
@@ -87,9 +86,17 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
     return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
 
 
+def gateway_agent(agent: str) -> str:
+    """What an agent's gateway is kept under: of all forms of one name the same, or one agent could have two gateways. Raises
+    InvalidName."""
+    from holdfast.domains.agents.names import inner
+
+    return inner(agent)
+
+
 def gateway_root(settings: Settings, agent: str) -> Path:
     """The folder of an agent's gateway: under `gateway_root`, else beside the SQLite store, else in the user's state folder."""
-    check_agent_name(agent)
+    agent = gateway_agent(agent)
     if settings.gateway_root is not None:
         return sqlite_path(settings.gateway_root) / settings.namespace / agent
     url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)

@@ -111,6 +111,16 @@ def test_an_interrupt_ends_the_program_however_stubborn(
     _gone(group)
 
 
+def test_an_interrupt_ends_what_the_program_began_and_what_ignores_it(tmp_path: Path) -> None:
+    # A shell without job control lets what it puts into the background ignore SIGINT.
+    one = agent(tmp_path, ["sh", "-c", f"sleep 1000 & touch {tmp_path}/begun; wait"])
+    delivery = one.deliver("x", "any")
+    until((tmp_path / "begun").exists)
+    assert one.interrupt("any")
+    assert one.answer(delivery, threading.Event()).code == "agent_failed"
+    _gone(delivery.handle.process.pid)
+
+
 def _gone(group: int) -> None:
     """Until nobody of a process group is left but those that their new parent has not waited for yet."""
 

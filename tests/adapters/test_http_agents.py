@@ -227,3 +227,20 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 )
 def test_what_is_this_machine(host: str, here: bool) -> None:
     assert on_loopback(host) is here
+
+
+def test_an_account_in_the_url_is_used_and_never_told(world: World) -> None:
+    host = world.url.removeprefix("http://")
+    agent = RestAgent(RestSpec(url=f"http://me:s3cret@{host}", terminal="t1", timeout_s=5))
+    away = RestAgent(RestSpec(url="http://me:s3cret@127.0.0.1:1", terminal="t1", timeout_s=5))
+    try:
+        seen, unseen = agent.inspect(), away.inspect()
+        assert seen.instance_id is not None and "s3cret" not in seen.instance_id
+        assert unseen.instance_id is None and "s3cret" not in unseen.detail
+        assert "127.0.0.1:1/terminals/t1" in unseen.detail
+    finally:
+        agent.close()
+        away.close()
+    with pytest.raises(InvalidValue) as refused:
+        RestAgent(RestSpec(url="ftp://me:s3cret@there", terminal="t1"))
+    assert "s3cret" not in str(refused.value)

@@ -1,10 +1,12 @@
 """A gateway before an agent of the registry: reached by its manifest, and found by its record."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.kernel.errors import HoldfastError, status_of
 from holdfast.kernel.holder import Liveness
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import PATIENCE_S, line
@@ -44,6 +46,34 @@ def test_a_prompt_reaches_the_agent_of_that_name(bench: AgentBench, served: Proc
     ran = bench("gateway", "prompt", "gpu", "echo sum-$((40+2))", "--wait", "--timeout", str(PATIENCE_S))
     assert ran.status == 0, ran.err
     assert "sum-42" in ran.out
+
+
+def test_all_forms_of_a_name_are_one_agent_with_one_gateway(bench: AgentBench, served: Process) -> None:
+    for name in ("HOLDFAST-gpu", "HOUMAO-gpu"):
+        second = bench("gateway", "serve", name)
+        assert second.status == 4, second.out
+        assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+    assert bench("gateway", "detach", "HOLDFAST-gpu").status == 0
+    assert served.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"tmux": {"session_name": "somebody-else"}}, "tmux_session_mismatch"),
+        ({"agent_name": "HOLDFAST-cpu"}, "manifest_mismatch"),
+        ({"agent_id": "another"}, "manifest_mismatch"),
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wrong: dict[str, object], code: str) -> None:
+    manifest = Path(bench.start_agent("gpu", command=SHELL).runtime.manifest_path)
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | wrong))
+    with pytest.raises(HoldfastError) as refused:
+        bench.hf.agents.control_target("gpu")
+    assert refused.value.code == code
+    ran = bench("gateway", "serve", "gpu")
+    assert (ran.status, ran.out) == (status_of(refused.value).exit, "")
+    assert refused.value.message in ran.err
 
 
 def test_no_gateway_for_nobody(bench: AgentBench) -> None:

@@ -276,6 +276,23 @@ def test_a_swap_between_claim_and_delivery_is_caught(desk: Desk, where: str) -> 
     assert agent.received == []
 
 
+def test_what_was_claimed_while_an_operator_decided_waits_for_a_decision_too(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    old = ask(gateway, "old")
+    claimed = gateway.claim()
+    assert claimed is not None
+    agent.instance_id = "two"
+    gateway.look()
+    assert gateway.reconcile("discard", epoch=2).requests == []
+    gateway.put_back(claimed)
+    assert gateway.status().request_admission == "blocked_reconciliation"
+    assert gateway.reconcile("replay", epoch=2).requests == [old.request_id]
+    with working(gateway):
+        assert ended(gateway, old).state is RequestState.COMPLETED
+    assert agent.received == [("two", "old")]
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     done = threading.Event()
     for _ in range(1500):

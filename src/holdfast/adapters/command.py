@@ -57,6 +57,7 @@ class CommandAgent:
         self._mutex = threading.Lock()
         self._run: _Run | None = None
         self._signals: list[tuple[float, int]] = []
+        self._ending = False
         self._begun = False
 
     def inspect(self) -> Sighting:
@@ -92,7 +93,7 @@ class CommandAgent:
                 given.seek(0)
             run = self._started(argv, given)
         with self._mutex:
-            self._run, self._signals = run, []
+            self._run, self._signals, self._ending = run, [], False
         self._write_note(run.process.pid)
         return Delivery(run)
 
@@ -149,6 +150,10 @@ class CommandAgent:
                     self._end_group(signal.SIGTERM, signal.SIGKILL)
                 while self._signals and self._signals[0][0] <= now_s:
                     _signal_group(run.process.pid, self._signals.pop(0)[1])
+        with self._mutex:
+            if self._ending:
+                # What it has begun may have ignored what ended it. Its number is not given to another before `wait`.
+                _signal_group(run.process.pid, signal.SIGKILL)
         return why
 
     def _too_much(self, run: _Run, now_s: float, stop: threading.Event) -> str:
@@ -164,6 +169,7 @@ class CommandAgent:
         """Send the first signal now and each next one some seconds later, while there is somebody to send it to."""
         assert self._run is not None
         now_s = time.monotonic()
+        self._ending = True
         _signal_group(self._run.process.pid, signals[0])
         self._signals = [(now_s + _ESCALATE_S * step, number) for step, number in enumerate(signals[1:], start=1)]
 

@@ -7,7 +7,7 @@ a lost answer and a server's own failure (5xx) mean that nobody knows.
 import ipaddress
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
@@ -24,12 +24,20 @@ class Upstream:
             raise InvalidValue("this adapter needs httpx: pip install 'holdfast[server]'") from None
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidValue(f"{base_url[:100]!a} is no URL of a server: write it like http://127.0.0.1:9889", field="url")
-        self.base_url = base_url.rstrip("/")
+            raise InvalidValue(
+                f"{base_url.rpartition('@')[2][:100]!a} is no URL of a server: write it like http://127.0.0.1:9889", field="url"
+            )
+        # Without the name and password in it: this goes into errors, the status and the journal.
+        self.base_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+        account = (unquote(parts.username or ""), unquote(parts.password or ""))
         self._httpx = httpx
         # Retries are off by default; they are named here because they must stay off.
         self._client = httpx.Client(
-            timeout=timeout_s, trust_env=not on_loopback(parts.hostname), transport=None, follow_redirects=False
+            auth=account if any(account) else None,
+            timeout=timeout_s,
+            trust_env=not on_loopback(parts.hostname),
+            transport=None,
+            follow_redirects=False,
         )
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:

@@ -84,13 +84,33 @@ def _manifest(files: Files, record: Agent) -> Manifest:
         manifest = manifests.from_json(data)
     except InvalidValue as error:
         raise ManifestInvalid(f"the manifest {path} is not to be trusted: {error.message}", **facts) from None
-    if manifest.agent_id != record.agent_id or bare(manifest.agent_name) != bare(record.agent_name):
-        raise ManifestMismatch(
-            f"the manifest {path} is that of {manifest.agent_name} ({manifest.agent_id}), not of {record.agent_name} "
-            f"({record.agent_id}): publish each agent with its own",
-            **facts,
-        )
+    check_own(record, manifest.agent_id, manifest.agent_name)
     return manifest
+
+
+def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
+    """Is the manifest that states this id and name the record's own? Raises ManifestMismatch."""
+    if agent_id != record.agent_id or bare(agent_name) != bare(record.agent_name):
+        path = record.runtime.manifest_path
+        raise ManifestMismatch(
+            f"the manifest {path} is that of {agent_name} ({agent_id}), not of {record.agent_name} "
+            f"({record.agent_id}): publish each agent with its own",
+            agent_id=record.agent_id,
+            manifest_path=path,
+        )
+
+
+def check_session(record: Agent, session_name: str | None) -> str:
+    """The tmux session that record and manifest agree on. Raises TmuxSessionMismatch."""
+    if session_name is None or session_name != record.session_name:
+        raise TmuxSessionMismatch(
+            f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, and its manifest says "
+            f"{session_name or 'none'}: neither is touched. Start the agent again, or publish what is true",
+            agent_id=record.agent_id,
+            published=record.session_name,
+            manifest=session_name,
+        )
+    return session_name
 
 
 def _session_name(record: Agent, manifest: Manifest) -> str:
@@ -100,15 +120,7 @@ def _session_name(record: Agent, manifest: Manifest) -> str:
             agent_id=record.agent_id,
             backend=manifest.backend,
         )
-    if manifest.session_name is None or manifest.session_name != record.session_name:
-        raise TmuxSessionMismatch(
-            f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, and its manifest says "
-            f"{manifest.session_name or 'none'}: neither is touched. Start the agent again, or publish what is true",
-            agent_id=record.agent_id,
-            published=record.session_name,
-            manifest=manifest.session_name,
-        )
-    return manifest.session_name
+    return check_session(record, manifest.session_name)
 
 
 def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:

@@ -195,8 +195,21 @@ class Gateway:
         return claimed
 
     def put_back(self, request: Request) -> None:
-        """Undo a claim of which nothing was delivered."""
-        self._change(lambda _, line: line.put_back(request.request_id, _token_of(request)))
+        """Undo a claim of which nothing was delivered.
+
+        An operator may have decided about all that waited while this one was claimed; then this one waits for a decision too.
+        """
+
+        def body(tx: Tx, line: Line) -> Attachment:
+            attachment = self._own(tx)
+            line.put_back(request.request_id, _token_of(request))
+            if request.epoch < attachment.epoch and not attachment.reconciling:
+                attachment = replace(attachment, reconciling=True)
+                tx.put(ATTACHMENTS, self.agent, attachment)
+            return attachment
+
+        with self._looking:
+            self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
         """Note that a request was delivered. Not synced by itself: losing it only makes a later report less exact."""

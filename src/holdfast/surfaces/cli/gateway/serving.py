@@ -71,11 +71,7 @@ def serve(
     It prints its address when it is ready, and writes it into the agent's record. How a live agent is reached stands in its
     manifest; for another, say it with --adapter. For --adapter command, the program and its arguments follow behind `--`.
     """
-    if kind is None and manifest is None:
-        from holdfast.announcing import manifest_of
-
-        manifest = manifest_of(agent, settings_here())
-    spec = _spec(kind, manifest, command, adapter)
+    spec = _spec(agent, kind, manifest, command, adapter)
     # Here, so that no other command loads a server.
     try:
         from holdfast.surfaces.cli.gateway.process import run
@@ -86,16 +82,19 @@ def serve(
     run(agent, spec, settings_here(), host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
 
 
-def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec:
+def _spec(agent: str, kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec:
+    from holdfast.announcing import document_in, reached_by
+
     if kind is not None and manifest is not None:
         raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
     said = {name: value for name, value in given.items() if value is not None}
     if command:
         said["command"] = list(command)
-    if manifest is not None:
-        _refuse_foreign("--manifest", said, {})
-        return spec_of_manifest(_document(manifest))
-    fields = {**_FIELDS[kind or ""], "answer_timeout": "answer_timeout_s"}
+    if kind is None:
+        spec = reached_by(agent, settings_here()) if manifest is None else spec_of_manifest(document_in(manifest))
+        _refuse_foreign("--manifest" if manifest is not None else "the agent's manifest", said, {})
+        return spec
+    fields = {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
     _refuse_foreign(f"--adapter {kind}", said, fields)
     return spec_of({"kind": kind, **{fields[name]: value for name, value in said.items()}})
 
@@ -106,12 +105,3 @@ def _refuse_foreign(chosen: str, said: dict[str, Any], fields: dict[str, str]) -
         if name not in fields:
             what = "a program behind --" if name == "command" else f"--{name.replace('_', '-')}"
             raise InvalidValue(f"{what} means nothing beside {chosen}: leave it out", field=name)
-
-
-def _document(path: Path) -> dict[str, Any]:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None
