@@ -97,6 +97,9 @@ def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres
         upkeep(postgres_url).copy(source)
     with pytest.raises(InvalidValue):
         upkeep(source).copy("memory:")
+    with pytest.raises(InvalidValue, match="no place for a copy"):
+        upkeep(source).copy(f"files:{tmp_path / 'files'}")
+    assert not (tmp_path / "files").exists()
     with pytest.raises(NotFound):
         upkeep(f"sqlite:{tmp_path / 'none.sqlite'}").copy(postgres_url)
 
@@ -110,6 +113,15 @@ def test_a_store_in_which_locks_are_held_is_not_copied(tmp_path: Path, postgres_
             upkeep(urls[kind]).copy(target)
     assert not (tmp_path / "b.sqlite").exists()
     upkeep(urls[kind]).copy(target)
+
+
+def test_a_store_in_which_a_swap_is_under_way_is_not_copied(tmp_path: Path) -> None:
+    source, target = f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "b.sqlite"
+    with holdfast.connect(source) as hf, hf.workflows.swap("llama-70b"):
+        with pytest.raises(Held, match="swap"):
+            upkeep(source).copy(f"sqlite:{target}")
+    assert not target.exists()
+    upkeep(source).copy(f"sqlite:{target}")
 
 
 def test_what_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str) -> None:
