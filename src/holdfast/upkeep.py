@@ -46,8 +46,10 @@ class Upkeep:
         """Copy everything in the store to a new one, with its tokens, journal and eras; return how many records of each space
         there are.
 
-        Raises Held while locks are held or waited for: a lock is not copied. For the rest see `holdfast.stores.copying`.
+        Raises Held while locks are held or waited for, or a swap is under way: a lock is not copied. For the rest see
+        `holdfast.stores.copying`.
         """
+        from holdfast.domains.workflows.spaces import SWAP_MARKER
         from holdfast.primitives.locks.lasting import LASTING_GRANTS
         from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
         from holdfast.stores.copying import copy
@@ -55,6 +57,11 @@ class Upkeep:
         def refuse(counts: Mapping[str, int]) -> None:
             if held := sum(counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)):
                 raise Held(f"{held} locks are held or waited for: copy when nobody works (`holdfast locks status`)", locks=held)
+            if counts.get(SWAP_MARKER.name):
+                # Its lock stays behind, so that in the copy it would count as dead while it loads.
+                raise Held(
+                    "a swap is under way: copy when it has ended (`holdfast swap reconcile` clears what a dead one left)"
+                )
 
         with self._opened() as store:
             return copy(store, target, all_spaces(), boot_id=Procfs().boot_id(), refuse=refuse)

@@ -151,6 +151,22 @@ def _files_agree(gate: GatewayProcess, requests: list[dict[str, object]]) -> Non
     assert not (gate.root / "run" / "current-instance.json").exists()
 
 
+def test_a_gateway_whose_queue_was_moved_to_another_kind_of_store_goes_on_in_its_folder(gate: GatewayProcess) -> None:
+    gate.start()
+    gate.client.request(str(gate.client.prompt("first")["request_id"]), wait_s=60)
+    assert gate.stop() == 0
+    path = gate.root / "events.jsonl"
+    lines = path.read_text().splitlines()
+    lines[-1] = json.dumps({**json.loads(lines[-1]), "cursor": "7.8.9"})
+    path.write_text("\n".join(lines) + "\n")
+    gate.start()
+    second = gate.client.prompt("second")["request_id"]
+    gate.client.request(str(second), wait_s=60)
+    assert gate.stop() == 0
+    told = [json.loads(line) for line in path.read_text().splitlines()[len(lines) :]]
+    assert second in [event["subject"] for event in told if event["kind"] == "request.accepted"]
+
+
 def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(gate: GatewayProcess) -> None:
     gate.start()
     gate.client.prompt("long")

@@ -104,3 +104,23 @@ def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) ->
     for thread in threads:
         thread.join(20)
     assert sorted(taken) == [False] * 5 + [True]
+
+
+def test_one_who_waits_for_it_outlives_its_connection(store: PostgresStore, postgres_url: str) -> None:
+    lock = store.session_lock("swap")
+    with closing(lock.contender()) as first, closing(lock.contender()) as second:
+        assert first.try_take() and not second.try_take()
+        terminate(postgres_url, second._raw.info.backend_pid)
+        assert not second.try_take()
+        first.close()
+        assert second.try_take() and second.has_it()
+
+
+def test_a_server_that_ends_idle_sessions_does_not_end_it(store: PostgresStore, postgres_url: str) -> None:
+    """A load takes minutes, in which nothing is said."""
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        if raw.info.server_version < 140000:
+            pytest.skip("this server ends no idle sessions")
+        raw.execute(f"ALTER DATABASE {raw.info.dbname} SET idle_session_timeout = '1min'".encode())
+    with closing(store.session_lock("swap").contender()) as contender:
+        assert contender._raw.execute("SHOW idle_session_timeout").fetchone() == ("0",)

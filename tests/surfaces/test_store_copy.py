@@ -1,5 +1,7 @@
 """`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and nothing is given again."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -7,9 +9,19 @@ import pytest
 
 import holdfast
 from holdfast.kernel import token
-from holdfast.kernel.errors import Collision, Fenced, Held, InvalidValue, NotFound, RecordInvalid, SchemaTooNew
+from holdfast.kernel.errors import (
+    Collision,
+    Fenced,
+    Held,
+    InvalidValue,
+    NotFound,
+    RecordInvalid,
+    SchemaTooNew,
+    StoreUnavailable,
+)
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import BEGINNING, Store
+from holdfast.testing import faults
 from holdfast.upkeep import Upkeep
 from tests.surfaces.command import CommandLine
 
@@ -85,6 +97,9 @@ def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres
         upkeep(postgres_url).copy(source)
     with pytest.raises(InvalidValue):
         upkeep(source).copy("memory:")
+    with pytest.raises(InvalidValue, match="no place for a copy"):
+        upkeep(source).copy(f"files:{tmp_path / 'files'}")
+    assert not (tmp_path / "files").exists()
     with pytest.raises(NotFound):
         upkeep(f"sqlite:{tmp_path / 'none.sqlite'}").copy(postgres_url)
 
@@ -100,6 +115,15 @@ def test_a_store_in_which_locks_are_held_is_not_copied(tmp_path: Path, postgres_
     upkeep(urls[kind]).copy(target)
 
 
+def test_a_store_in_which_a_swap_is_under_way_is_not_copied(tmp_path: Path) -> None:
+    source, target = f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "b.sqlite"
+    with holdfast.connect(source) as hf, hf.workflows.swap("llama-70b"):
+        with pytest.raises(Held, match="swap"):
+            upkeep(source).copy(f"sqlite:{target}")
+    assert not target.exists()
+    upkeep(source).copy(f"sqlite:{target}")
+
+
 def test_what_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str) -> None:
     target = tmp_path / "b.sqlite"
     job_id, _ = work(postgres_url, "default")
@@ -111,6 +135,32 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path, pos
         with pytest.raises(SchemaTooNew, match="of_the_future"):
             upkeep(postgres_url).copy(f"sqlite:{target}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("held", [b'{"no":1}', b"{\xff}"])
+def test_a_damaged_record_of_sqlite_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str, held: bytes) -> None:
+    source = tmp_path / "a.sqlite"
+    job_id, _ = work(f"sqlite:{source}", "default")
+    with closing(sqlite3.connect(source)) as raw, raw:
+        raw.execute("UPDATE s_jobs SET value = ? WHERE key = ?", (held, job_id))
+    with pytest.raises(RecordInvalid, match=job_id):
+        upkeep(f"sqlite:{source}").copy(postgres_url)
+    assert state(postgres_url, "default") == ([], 0, [])
+
+
+def test_a_copy_whose_connection_is_lost_at_its_commit_finds_out_how_that_ended(tmp_path: Path, postgres_url: str) -> None:
+    source = f"sqlite:{tmp_path / 'a.sqlite'}"
+    work(source, "default")
+
+    def lose(_: str) -> None:
+        raise psycopg.OperationalError("the connection is lost")
+
+    with faults.at_point("postgres.commit.before", lose), pytest.raises(StoreUnavailable, match="nothing was changed"):
+        upkeep(source).copy(postgres_url)
+    assert state(postgres_url, "default") == ([], 0, [])
+    with faults.at_point("postgres.commit.after", lose):
+        upkeep(source).copy(postgres_url)
+    assert state(postgres_url, "default") == state(source, "default")
 
 
 def test_check_finds_damage_on_postgresql_and_remove_takes_it_out(postgres_url: str) -> None:

@@ -357,3 +357,10 @@ def test_a_registration_whose_token_cannot_be_written_is_taken_back(bench: Bench
     done = bench.shell(script)
     assert done.status == 6 and "was released again" in done.err
     assert bench.names() == []
+
+
+def test_an_empty_recipe_is_named_as_what_is_wrong(bench: Bench) -> None:
+    """As of a variable that is not set."""
+    process = bench.begin("swap", "to", "", "--", "true")
+    assert "cannot be a recipe" in remark(process)
+    assert process.wait(PATIENCE_S) == 2

@@ -229,3 +229,15 @@ def test_a_file_of_another_begins_with_what_happens_from_now_on(tmp_path: Path) 
     made.happen("a")
     made.mirror.catch_up()
     assert made.path.read_bytes().startswith(FOREIGN) and made.subjects() == ["a"]
+
+
+def test_a_mark_of_another_kind_of_store_is_not_the_end_of_the_log(mirrored: Mirrored) -> None:
+    """The store was copied to one of another kind, with its journal; what the file has already is not told again."""
+    mirrored.happen("one", "two")
+    mirrored.mirror.catch_up()
+    mark = msgspec.json.decode(mirrored.mark.read_bytes())
+    mirrored.mark.write_bytes(msgspec.json.encode({**mark, "cursor": "7.8.9"}))
+    mirrored.happen("three")
+    mirrored.another().catch_up()
+    assert mirrored.subjects() == ["one", "two", "three"]
+    assert mirrored.warned == []

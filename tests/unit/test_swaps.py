@@ -459,3 +459,33 @@ def _all(work: Callable[[Workflows], None], workers: Sequence[Workflows]) -> Non
     for thread in threads:
         thread.join(2 * PATIENCE_S)
     assert wrong == []
+
+
+def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a connection is lost before its commit: the first run took the lock, beside an orphaned marker."""
+    lost = world.process(2).swap("B").__enter__()
+    assert lost._contender is not None
+    lost._contender.close()
+    transact, runs = world.store.transact, 0
+
+    class Undone(Exception):
+        pass
+
+    def twice(body: Callable[[Any], Any], **more: Any) -> Any:
+        def undone(tx: Any) -> Any:
+            body(tx)
+            raise Undone
+
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            with pytest.raises(Undone):
+                transact(undone, **more)
+        return transact(body, **more)
+
+    swap = world.process(3).swap("C", timeout_s=PATIENCE_S)
+    monkeypatch.setattr(world.store, "transact", twice)
+    with swap:
+        assert marker(world) is not None
+    assert world.current() == "C"
+    assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]

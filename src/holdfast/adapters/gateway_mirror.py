@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
 from holdfast.domains.gateway import Gateway, Status
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import GATEWAY_EVENTS_BYTES_MAX
-from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC
+from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch
 from holdfast.primitives.queue.line import topic_of
 
 _AGAIN_S = 1.0
@@ -109,7 +109,7 @@ class Mirror:
         self._append()
 
     def _append(self) -> None:
-        while (batch := self._gateway.queue.store.journal(self._cursor)).entries:
+        while (batch := self._behind()).entries:
             revisions = [entry.revision for entry in batch.entries]
             entries = batch.entries[revisions.index(self._after) + 1 :] if self._after in revisions else batch.entries
             mine = [entry for entry in entries if entry.data.get("agent") == self._gateway.agent]
@@ -118,6 +118,15 @@ class Mirror:
                 lines = [place + to_json(entry)[1:] for entry in mine]
                 self._folder.append_events(lines, bytes_max=GATEWAY_EVENTS_BYTES_MAX)
             self._cursor, self._after = batch.cursor, 0
+
+    def _behind(self) -> Batch:
+        journal = self._gateway.queue.store.journal
+        try:
+            return journal(self._cursor)
+        except InvalidValue:
+            # The last line was read from a store of another kind: the queue was moved, and its journal begins anew.
+            self._cursor, self._after = BEGINNING, 0
+            return journal(self._cursor)
 
     def _place(self) -> tuple[str, int]:
         """Where the last line left off: the place it was read from, and its revision."""

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.adapters.durable_write import sync_folder
 from holdfast.adapters.flock import FlockContender
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import MIRROR_LOOK_BACK_BYTES
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
@@ -85,13 +85,19 @@ class JournalMirror:
     def _copy(self) -> Cursor:
         fd = os.open(self._mark_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            mark = _read(fd)
-            for batch in self._journal.since(mark.cursor):
-                mark = self._add(mark, batch.entries, batch.cursor)
-                _put(fd, mark)
-            return mark.cursor
+            try:
+                return self._copy_on(fd, _read(fd))
+            except InvalidValue:
+                # The mark is another journal's: this store is a copy of one of another kind.
+                return self._copy_on(fd, _Mark())
         finally:
             os.close(fd)
+
+    def _copy_on(self, fd: int, mark: _Mark) -> Cursor:
+        for batch in self._journal.since(mark.cursor):
+            mark = self._add(mark, batch.entries, batch.cursor)
+            _put(fd, mark)
+        return mark.cursor
 
     def _add(self, mark: _Mark, entries: Iterable[Entry], cursor: Cursor) -> _Mark:
         """Add the lines of a batch that are not in the file yet, and return the mark behind it."""

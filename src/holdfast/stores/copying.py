@@ -49,9 +49,10 @@ def _fill(target: str, everything: Contents, spaces: Sequence[Space[Any]], boot_
 
         copying.fill(sqlite_path(rest), everything, spaces)
         return
+    if kind not in ("postgresql", "postgres"):
+        # Said before it is opened, which would make it.
+        raise InvalidValue("that is no place for a copy: give sqlite:PATH or postgresql://...")
     with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
-        if store.kind != "postgres":
-            raise InvalidValue(f"a {store.kind} store is no place for a copy: give sqlite:PATH or postgresql://...")
         from holdfast.stores.postgres import upkeep
         from holdfast.stores.postgres.store import PostgresStore
 

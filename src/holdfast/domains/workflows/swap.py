@@ -79,7 +79,7 @@ class Swap:
         self._contender = self._room.swap_lock.contender()
         try:
             with self._room.store.listen([CHANGED]) as ears:
-                self._begin(ears, self._contender)
+                self._begin(ears)
                 faults.reach("swap.marked")
                 self._drain(ears)
                 faults.reach("swap.drained")
@@ -112,25 +112,40 @@ class Swap:
 
     # --- beginning ---
 
-    def _begin(self, ears: Listener, contender: Contender) -> None:
+    def _begin(self, ears: Listener) -> None:
         while True:
-            in_the_way = self._room.change(lambda change: self._mark(change, contender))
-            if contender.has_it():
-                return
+            in_the_way = self._room.change(self._mark)
+            if self._has_lock():
+                if in_the_way is None:
+                    return
+                self._contend_anew()
+                continue
             if self._deadline.passed():
                 raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
             self._tell([] if in_the_way is None else [in_the_way])
             with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
                 watch.wait(ears, self._deadline.left_s())
 
-    def _mark(self, change: Change, contender: Contender) -> SwapMarker | None:
+    def _mark(self, change: Change) -> SwapMarker | None:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
         whoever asks never meets one who takes."""
-        if change.marker is not None or not contender.try_take():
+        if change.marker is not None or self._contender is None or not self._contender.try_take():
             return change.marker
         self._token = change.tx.revision
         change.mark(SwapMarker(recipe=self.recipe, holder=self._me, begun_at=change.tx.now, token=self._token))
         return None
+
+    def _contend_anew(self) -> None:
+        """Let go of a lock that was taken in a run which could not be committed: in the next run it stood behind a marker
+        that nobody else stands behind."""
+        contender, self._contender = self._contender, None
+        if contender is not None:
+            contender.close()
+        self._token = 0
+        self._contender = self._room.swap_lock.contender()
+
+    def _has_lock(self) -> bool:
+        return self._contender is not None and self._contender.has_it()
 
     # --- waiting for running work ---
 
@@ -175,8 +190,7 @@ class Swap:
     # --- ending ---
 
     def _mine(self, change: Change) -> SwapMarker:
-        contender = self._contender
-        if change.marker is None or change.marker.token != self._token or contender is None or not contender.has_it():
+        if change.marker is None or change.marker.token != self._token or not self._has_lock():
             raise refusing.swap_lost(self.recipe, self._token)
         return change.marker
 

@@ -42,7 +42,7 @@ def certain(connections: Connections, run: Callable[[Connection], Ended[T]], dea
     """
     while True:
         ended = connections.persist(run, deadline)
-        if ended.doubt is None or _committed(connections, ended.doubt, deadline):
+        if ended.doubt is None or committed(connections, ended.doubt, deadline):
             return ended.result
 
 
@@ -83,8 +83,9 @@ def _may_be_done(raw: Connection, error: psycopg.Error) -> bool:
     return lost(error) or raw.pgconn.transaction_status == TransactionStatus.IDLE
 
 
-def _committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> bool:
-    """Ask the server how a transaction ended, until it has."""
+def committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> bool:
+    """Ask the server how a transaction ended, until it has. Raises StoreUnavailable with the outcome "unknown" if the server
+    cannot be asked within the time limit."""
     pause_s = _PAUSE_S
     while not deadline.passed():
         status: str | None = None

@@ -22,6 +22,9 @@ _HELD = (
     "AND objid::bigint = {low} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
+_PATIENT = "SELECT count(set_config(name, '0', false)) FROM pg_settings WHERE name = 'idle_session_timeout'"
+"""Nothing is said for as long as it is held. Servers before version 14 know no such limit."""
+
 
 class SessionLock:
     """A lock among all sessions of a database that know its name."""
@@ -75,16 +78,35 @@ class SessionContender:
         self._mine = mine
         self._pid = os.getpid()
         self._taken = False
-        self._raw = connections.connect()
+        self._raw = self._connected()
 
     def try_take(self) -> bool:
-        """Take it if no other session has it. Raises StoreUnavailable."""
+        """Take it if no other session has it. One who waits is given a new connection when it has lost its own; one who had
+        the lock has lost that too. Raises StoreUnavailable."""
+        if not self._taken and not self._answers():
+            self._raw.close()
+            self._raw = self._connected()
         try:
             # Taken twice by one session, it would have to be let go twice.
             self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(_asked(self._raw, self._take))
         except psycopg.Error as error:
             raise translated(self._connections.address, error) from None
         return self._taken
+
+    def _connected(self) -> Connection:
+        raw = self._connections.connect()
+        try:
+            _asked(raw, _PATIENT)
+        except psycopg.Error as error:
+            raw.close()
+            raise translated(self._connections.address, error) from None
+        return raw
+
+    def _answers(self) -> bool:
+        try:
+            return bool(_asked(self._raw, "SELECT 1"))
+        except psycopg.Error:
+            return False
 
     def has_it(self) -> bool:
         """Is it still ours? Asked of the server: a session that was lost has no lock, whatever this process believes."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import psycopg
 
-from holdfast.kernel import token
+from holdfast.kernel import faults, token
 from holdfast.kernel.errors import Collision, NotFound
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.stores.contents import Contents, Kept, Told, known_spaces, wrong_with, wrong_with_entry
-from holdfast.stores.postgres import latches, life, schema
+from holdfast.stores.postgres import attempt, latches, life, schema
 from holdfast.stores.postgres.connections import Connection, Deadline
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.translate import translated
+from holdfast.stores.postgres.translate import translated, unreachable
 from holdfast.stores.sql import table_of
 
 _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -116,11 +116,29 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
         _refuse_full(raw, [*tables, "holdfast.journal"])
         _write(raw, all_of, durable)
         life.advance(raw, all_of.era)
-        raw.execute("COMMIT")
+        _commit(store, raw)
     except psycopg.Error as error:
         raise translated(store.connections.address, error) from None
     finally:
         raw.close()
+
+
+def _commit(store: PostgresStore, raw: Connection) -> None:
+    """Commit; if the connection is lost meanwhile, find out how that ended. Raises StoreUnavailable."""
+
+    def commit() -> None:
+        faults.reach("postgres.commit.before")
+        raw.execute("COMMIT")
+        faults.reach("postgres.commit.after")
+
+    xid = raw.execute(f"SELECT {schema.THIS_TRANSACTION}").fetchall()[0][0]
+    doubt = attempt.committing(raw, None, xid, commit).doubt
+    if doubt is None:
+        return
+    # What is still in progress must not be waited for by a connection that we keep open ourselves.
+    raw.close()
+    if not attempt.committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
+        raise unreachable(store.connections.address, "the connection was lost")
 
 
 def _refuse_full(raw: Connection, tables: Sequence[str]) -> None:
@@ -132,7 +150,9 @@ def _refuse_full(raw: Connection, tables: Sequence[str]) -> None:
 def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
     rows: dict[str, list[tuple[Any, ...]]] = {table_of(space, schema.DIALECT).insert: [] for space in spaces}
     for record in all_of.records:
-        row = (record.namespace, record.key, record.revision, record.value.decode(), *record.places())
+        # Read before it is taken for text, since a damaged one may be none.
+        places = record.places()
+        row = (record.namespace, record.key, record.revision, record.value.decode(), *places)
         rows[table_of(record.space, schema.DIALECT).insert].append(row)
         _flush(raw, rows, _BATCH)
     _flush(raw, rows, 1)

@@ -54,7 +54,9 @@ class Wrapper(click.Command):
     def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
         options, _, _ = self.make_parser(ctx).parse_args(list(args))
         arguments = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
-        return any(isinstance(options.get(name), str | tuple | list) and options[name] for name in arguments)
+        given = [options.get(name) for name in arguments]
+        # An empty word is a name, if a wrong one, as of a variable that is not set.
+        return any(isinstance(one, str) or (isinstance(one, tuple | list) and one) for one in given)
 
 
 def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
