@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import RegistryManager
-from holdfast.kernel.errors import RegistryCorruption
+from holdfast.kernel.errors import Corrupt, RegistryCorruption
 
 HOSTS = {
     "web-1": {
@@ -169,6 +169,10 @@ def test_a_damaged_record_hides_no_other(folder: Path) -> None:
         assert manager.get_host_info("web-1") == HOSTS["web-1"]
         with pytest.raises(RegistryCorruption, match="bad"):
             manager.get_host_info("bad")
+        damaged: list[Corrupt] = []
+        assert manager.list_all_hosts(damaged=damaged) == HOSTS
+        assert [error.fields["key"] for error in damaged] == ["bad"]
+        assert manager.counts().hosts == 3
         assert manager.acquire_source_host_lease("run-1", "web-2", "quick", "router-1") == 1
     assert shown(folder, "hosts.json") == hosts
 

@@ -118,10 +118,13 @@ class FlockGuard:
 
     def _wait(self) -> None:
         taken, given_up, mutex = threading.Event(), threading.Event(), threading.Lock()
+        failed: list[StoreUnavailable] = []
 
         def block() -> None:
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 self._contender.wait()
+            except StoreUnavailable as error:
+                failed.append(error)
             with mutex:
                 taken.set()
                 if given_up.is_set():
@@ -138,6 +141,8 @@ class FlockGuard:
                     resource=str(self._path),
                     outcome="none",
                 )
+        if failed:
+            raise failed[0]
 
 
 _open_ones: set[FlockContender] = set()

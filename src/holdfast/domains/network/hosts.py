@@ -15,7 +15,7 @@ from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import InvalidValue, RegistryCollision, RegistryHeld
 from holdfast.kernel.limits import BATCH_MAX
 from holdfast.kernel.names import check_id, check_label
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import Damage, Tx
 
 CORE = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
 """What a host's further information never overwrites."""
@@ -113,9 +113,9 @@ class Hosts:
         row = self._room.store.get(HOSTS, check_id(name, "host name"))
         return None if row is None else row.record
 
-    def all(self) -> dict[str, Host]:
-        """Every host, by its name. A damaged record raises."""
-        rows = self._room.store.read(lambda tx: tx.range(HOSTS), scope=[HOSTS])
+    def all(self, damaged: Damage | None = None) -> dict[str, Host]:
+        """Every host, by its name. A damaged record raises, or is put into `damaged`."""
+        rows = self._room.store.read(lambda tx: tx.range(HOSTS, damaged=damaged), scope=[HOSTS])
         return {row.key: row.record for row in rows}
 
     def count(self) -> int:

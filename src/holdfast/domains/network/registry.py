@@ -17,6 +17,7 @@ from holdfast.domains.network.wire import write_host
 from holdfast.kernel.errors import RegistryCollision
 from holdfast.kernel.holder import THIS_PROCESS
 from holdfast.kernel.names import check_id
+from holdfast.kernel.store import Damage
 from holdfast.primitives.locks import Locks
 
 
@@ -126,9 +127,9 @@ class Registry(RouterCalls):
         host = self._look(lambda: self._hosts.get(host_name))
         return None if host is None else write_host(host)
 
-    def list_all_hosts(self) -> dict[str, Info]:
-        """The same of every host, by its name."""
-        return {name: write_host(host) for name, host in self._look(self._hosts.all).items()}
+    def list_all_hosts(self, *, damaged: Damage | None = None) -> dict[str, Info]:
+        """The same of every host, by its name. A damaged record raises, unless `damaged` is a list to tell of it in."""
+        return {name: write_host(host) for name, host in self._look(lambda: self._hosts.all(damaged)).items()}
 
     # --- leases on source hosts ---
 
@@ -174,9 +175,10 @@ class Registry(RouterCalls):
         """How many runs lease a host, but for those known to be gone."""
         return self._look(lambda: self._host_claims.count(check_id(host_name, "host name")))
 
-    def list_host_leases(self, host_name: str | None = None) -> dict[str, Info]:
-        """Leases by host, or those of one host, as host_leases.json shows them; `dead` marks those that do not count."""
-        return self._look(lambda: self._shown(self._host_claims, host_name, "router"))
+    def list_host_leases(self, host_name: str | None = None, *, damaged: Damage | None = None) -> dict[str, Info]:
+        """Leases by host, or those of one host, as host_leases.json shows them; `dead` marks those that do not count. For
+        `damaged` see `list_all_hosts`."""
+        return self._look(lambda: self._shown(self._host_claims, host_name, damaged, "router"))
 
     # --- neighbours ---
 
@@ -201,9 +203,10 @@ class Registry(RouterCalls):
         self._logger.info("neighbour released run=%s neighbour=%s count=%d", run_id, key, count)
         return count, held and count == 0
 
-    def list_neighbor_leases(self) -> dict[str, Info]:
-        """Leases by neighbour entry, as neighbor_leases.json shows them; `dead` marks those that do not count."""
-        return self._look(lambda: self._shown(self._neighbor_claims, None, "host_name", "neighbor_ip"))
+    def list_neighbor_leases(self, *, damaged: Damage | None = None) -> dict[str, Info]:
+        """Leases by neighbour entry, as neighbor_leases.json shows them; `dead` marks those that do not count. For `damaged`
+        see `list_all_hosts`."""
+        return self._look(lambda: self._shown(self._neighbor_claims, None, damaged, "host_name", "neighbor_ip"))
 
     # --- all of it ---
 
@@ -219,10 +222,10 @@ class Registry(RouterCalls):
         return swept
 
     def counts(self) -> Counts:
-        """How many hosts there are, and how many leases that count."""
+        """How many hosts there are, and how many leases that count. Passes over damaged records."""
         alive = [
             sum(not lease["dead"] for one in shown.values() for lease in one["leases"])
-            for shown in (self.list_host_leases(), self.list_neighbor_leases())
+            for shown in (self.list_host_leases(damaged=[]), self.list_neighbor_leases(damaged=[]))
         ]
         return Counts(self._look(self._hosts.count), *alive)
 
@@ -237,8 +240,8 @@ class Registry(RouterCalls):
         self._logger.info("hosts leased run=%s counts=%s", run_id, counts)
         return counts
 
-    def _shown(self, claims: Claims, key: str | None, *names: str) -> dict[str, Info]:
-        rows = claims.all() if key is None else claims.one(key)
+    def _shown(self, claims: Claims, key: str | None, damaged: Damage | None, *names: str) -> dict[str, Info]:
+        rows = claims.all(damaged) if key is None else claims.one(key)
         return leases_shown(rows, claims.verdicts_in(rows), self._room.store.now(), *names)
 
     def _ttl(self, ttl_s: float | None) -> float | None:

@@ -340,6 +340,9 @@ class Workflows:
         if before is not None:
             workflow = replace(before, **asked, last_renewed_at=max(now, before.last_renewed_at))
             change.put(workflow)
+            if workflow.recipe != before.recipe:
+                # A swap to that recipe need not wait for it any more.
+                change.tx.notify(CHANGED)
         else:
             workflow = Workflow(name=terms.name, owner=terms.owner, started_at=now, last_renewed_at=now, token=token, **asked)
             change.enter(workflow)

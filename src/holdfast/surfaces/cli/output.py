@@ -3,9 +3,10 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import Corrupt, HoldfastError, status_of
 
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs."""
@@ -48,3 +49,10 @@ def remark(text: str) -> None:
             print(f"holdfast: {printable(text)}", file=sys.stderr, flush=True)
     except OSError:
         abandon(sys.stderr)
+
+
+def damage_told(damaged: Sequence[Corrupt]) -> int:
+    """Say which records a list had to leave out, and return the exit status: that of the first, or 0 when there are none."""
+    for error in damaged:
+        remark(error.message)
+    return status_of(damaged[0]).exit if damaged else 0

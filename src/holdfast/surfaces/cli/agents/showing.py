@@ -9,14 +9,13 @@ from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.liveness import Parts
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import status_of
 from holdfast.kernel.holder import probe
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.agents.options import agent_argument, id_of, json_option
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.words import span
-from holdfast.surfaces.cli.output import printable
+from holdfast.surfaces.cli.output import damage_told
 from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 
 
@@ -40,9 +39,7 @@ def list_(fresh: bool, limit: int, as_json: bool) -> int:
                 elastic=["agent", "tmux session", "id"],
                 empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
             )
-    for error in damaged:
-        click.echo(f"holdfast: {printable(error.message)}", err=True)
-    return status_of(damaged[0]).exit if damaged else 0
+    return damage_told(damaged)
 
 
 @click.command()

@@ -8,14 +8,14 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import NotFound, Unavailable, status_of
+from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import STATUSES, found, job_option, json_option, mirror, where_options
-from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
 
@@ -57,9 +57,7 @@ def list_(status: str | None, agent_session: str | None, limit: int, as_json: bo
             elastic=["label", "prompt"],
             empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
         )
-    for error in damaged:
-        click.echo(f"holdfast: {printable(error.message)}", err=True)
-    return status_of(damaged[0]).exit if damaged else 0
+    return damage_told(damaged)
 
 
 @click.command()

@@ -4,10 +4,11 @@ import click
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue, RegistryNotFound
+from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option
 from holdfast.surfaces.cli.network.options import shown, since
-from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import json_document, pairs, table
 
 
@@ -50,23 +51,31 @@ def remove(name: str, force: bool, as_json: bool) -> None:
 @click.option("--router", metavar="NAME", help="Only those connected to it.")
 @json_option
 @store_options
-def list_(router: str | None, as_json: bool) -> None:
-    """List hosts by name."""
+def list_(router: str | None, as_json: bool) -> int:
+    """List hosts by name; exit 7 if there are damaged records, which are told on stderr."""
+    damaged: Damage = []
     with connected(create=False) as hf:
-        found = hf.network.list_all_hosts()
+        found = hf.network.list_all_hosts(damaged=damaged)
     chosen = {name: info for name, info in found.items() if router in (None, info["connected_to"])}
     if as_json:
         json_document(chosen)
-        return
-    table(
-        ["host", "address", "router", "mac", "registered"],
-        [
-            [name, info["primary_ip"], info["connected_to"], info["mac_address"], since(info.get("registered_at_timestamp"))]
-            for name, info in chosen.items()
-        ],
-        elastic=["host", "router"],
-        empty="No hosts. Register one: holdfast network hosts add NAME --ip ADDRESS --router NAME --mac MAC",
-    )
+    else:
+        table(
+            ["host", "address", "router", "mac", "registered"],
+            [
+                [
+                    name,
+                    info["primary_ip"],
+                    info["connected_to"],
+                    info["mac_address"],
+                    since(info.get("registered_at_timestamp")),
+                ]
+                for name, info in chosen.items()
+            ],
+            elastic=["host", "router"],
+            empty="No hosts. Register one: holdfast network hosts add NAME --ip ADDRESS --router NAME --mac MAC",
+        )
+    return damage_told(damaged)
 
 
 @hosts.command()

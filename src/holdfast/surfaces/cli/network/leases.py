@@ -8,11 +8,12 @@ from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import RegistryNotFound
 from holdfast.kernel.limits import DSCP_MAX
+from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option, names_argument
 from holdfast.surfaces.cli.locks.taking import refuse_unseen
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since, type_option
-from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import json_document, table
 
 
@@ -71,19 +72,24 @@ def drop(name: str, by: str, as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 @store_options
-def list_(name: str | None, as_json: bool) -> None:
-    """List leases, of all hosts or of one. Those that are dead do not count, and go with the next change of their host."""
+def list_(name: str | None, as_json: bool) -> int:
+    """List leases, of all hosts or of one. Those that are dead do not count, and go with the next change of their host.
+
+    Exit 7 if there are damaged records, which are told on stderr.
+    """
+    damaged: Damage = []
     with connected(create=False) as hf:
-        found = hf.network.list_host_leases(name)
+        found = hf.network.list_host_leases(name, damaged=damaged)
     if as_json:
         json_document(found)
-        return
-    table(
-        ["host", "router", "run", "type", "dscp", "process", "since", "ends", "state"],
-        [_row(host, one["router"], lease) for host, one in found.items() for lease in one["leases"]],
-        elastic=["host", "router", "run"],
-        empty="No leases. Take one: holdfast network leases take HOST --by RUN --type quick --pid $$",
-    )
+    else:
+        table(
+            ["host", "router", "run", "type", "dscp", "process", "since", "ends", "state"],
+            [_row(host, one["router"], lease) for host, one in found.items() for lease in one["leases"]],
+            elastic=["host", "router", "run"],
+            empty="No leases. Take one: holdfast network leases take HOST --by RUN --type quick --pid $$",
+        )
+    return damage_told(damaged)
 
 
 def _wanted(hf: Holdfast, name: str, job_type: str, router: str | None, dscp: int | None) -> dict[str, Any]:

@@ -4,11 +4,10 @@ import click
 
 from holdfast.domains.workflows import Workflow
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import status_of
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
-from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.output import answer, damage_told
 from holdfast.surfaces.cli.render import json_document, short_moment, table
 from holdfast.surfaces.cli.workflows.words import STATES
 
@@ -27,9 +26,7 @@ def list_(as_json: bool) -> int:
         json_document(found)
     else:
         show(found)
-    for error in damaged:
-        remark(error.message)
-    return status_of(damaged[0]).exit if damaged else 0
+    return damage_told(damaged)
 
 
 @click.command()
