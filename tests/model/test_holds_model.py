@@ -90,7 +90,7 @@ class HoldsMachine(RuleBasedStateMachine):
         seat = self.machines[host].begin(pid)
         holds = Holds(self.store, self.journal, seat)  # type: ignore[arg-type]
         # What this process is to keep is noted, and nothing is done about it but by the rule below.
-        holds._keeper.close(lambda _: None)
+        holds._renewing._keeper.close(lambda _: None)
         return Seated(host, seat.current(), holds)
 
     @initialize()
@@ -177,10 +177,10 @@ class HoldsMachine(RuleBasedStateMachine):
     def renew(self, at: int) -> None:
         """What the background does, at a moment that the test has chosen."""
         asks = self.processes[at % len(self.processes)]
-        kept = list(asks.holds._keeper._held.values())
-        gone = asks.holds._renew(kept)
+        kept = list(asks.holds._renewing._keeper._held.values())
+        gone = asks.holds._renewing.renew(kept)
         for one in kept:
-            claim = self.sets[one.subject].get(one.by)
+            claim = self.sets[one.key].get(one.by)
             # Another process may have taken it since by the same name, or this one with a time to live.
             own = claim is not None and claim.process == one.process and not claim.timed and one.process not in self.dead
             assert own == (one not in gone)
@@ -189,9 +189,9 @@ class HoldsMachine(RuleBasedStateMachine):
                 # A look that comes before a fifth of the lease has passed is not worth a write.
                 if left_s < 0.8 * HOLD_LEASE_S:
                     ends_at = self.clock.now() + timedelta(seconds=HOLD_LEASE_S)
-                    self.sets[one.subject][one.by] = claim._replace(ends_at=max(ends_at, claim.ends_at))
+                    self.sets[one.key][one.by] = claim._replace(ends_at=max(ends_at, claim.ends_at))
         for one in gone:
-            asks.holds._keeper.discard(one)
+            asks.holds._renewing._keeper.discard(one)
         self.agree()
 
     @rule(at=which, same_pid=st.booleans())

@@ -158,6 +158,7 @@ class GatewayClient:
                 except _LOST as error:
                     if not left:
                         raise self._away(error, outcome="none" if method == "GET" else "unknown") from None
+                    # A gateway that begins again tells nobody when it listens.
                     time.sleep(_AGAIN_S)
                     continue
             if 200 <= status < 300:

@@ -22,6 +22,7 @@ from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 
 _SAMPLE_S = 0.1
+_GLANCE_S = 0.02
 _ECHO_S = 0.3
 _UNBRACKETED_BYTES_MAX = 4000
 """What a terminal in line mode takes as one line; it drops what is beyond."""
@@ -155,7 +156,8 @@ class TmuxAgent:
             screen = self._look()
             if screen is None or screen.content != before.content:
                 return
-            time.sleep(0.02)
+            # tmux tells nobody but an attached client when a pane changes.
+            time.sleep(_GLANCE_S)
 
     def _under_condition(self, screen: Screen, command: str, *, delivered: str = "no") -> None:
         """Run a tmux command if the pane is still the one that was looked at, which the tmux server itself decides."""

@@ -9,16 +9,13 @@ The rules are plain functions on a tuple of holds, so that a domain with records
 transactions; `Holds` is the same on a space of its own.
 """
 
-import contextlib
-import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Plain, Record
-from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess, probe
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.limits import HOLD_LEASE_S
@@ -26,7 +23,7 @@ from holdfast.kernel.names import check_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Row, Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.keeper import Keeper
+from holdfast.primitives.renewing import Renewing
 
 
 class Hold(Plain, frozen=True, kw_only=True):
@@ -78,22 +75,6 @@ def _liveness(hold: Hold, verdicts: Verdicts) -> Liveness:
     return Liveness.UNKNOWN if hold.process is None else verdicts.get(hold.process, Liveness.ALIVE)
 
 
-class _Mine(NamedTuple):
-    """A hold that this process took, for itself or another, and keeps fresh."""
-
-    subject: str
-    by: str
-    process: Holder | None = None
-    since_s: float = 0.0
-
-    @property
-    def id(self) -> str:
-        return f"{self.subject}\0{self.by}"
-
-    def lose(self) -> None:
-        """Whoever holds learns of it at the next use."""
-
-
 class Holds:
     """Counted holds on subjects of any name, on one store.
 
@@ -110,9 +91,7 @@ class Holds:
         self._processes = processes
         self._lease_s = lease_s
         self._label = label
-        self._pid = os.getpid()
-        self._topic = _new_topic()
-        self._keeper: Keeper[_Mine] = Keeper(store, topic=lambda: self._topic, renew=self._renew, renew_every_s=lease_s / 3)
+        self._renewing = Renewing(store, processes, field="holds", topic="holds", lease_s=lease_s)
 
     def take(
         self, subject: str, *, by: str, process: Holder | ThisProcess | None = THIS_PROCESS, ttl_s: float | None = None
@@ -124,7 +103,7 @@ class Holds:
         """
         check_label(subject, "subject")
         check_label(by, "holder")
-        self._begin()
+        self._renewing.begin()
         holder = self._processes.current(self._label) if isinstance(process, ThisProcess) else process
         if holder is None and ttl_s is None:
             raise InvalidValue(
@@ -140,15 +119,14 @@ class Holds:
             return len(holds)
 
         count, _ = self._change(subject, body)
-        mine = _Mine(subject, by, holder, time.monotonic())
-        (self._keeper.add if ttl_s is None else self._keeper.discard)(mine)
+        self._renewing.keep(HOLDS, [subject], by, holder if ttl_s is None else None)
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
         """Let go of a subject, and return how many hold it still. Raises NotFound when `by` does not hold it."""
         check_label(subject, "subject")
         check_label(by, "holder")
-        self._begin()
+        self._renewing.begin()
 
         def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
             rest = dropped(living_ones, by)
@@ -161,7 +139,7 @@ class Holds:
             return len(rest)
 
         count, _ = self._change(subject, body)
-        self._keeper.discard(_Mine(subject, by))
+        self._renewing.leave(HOLDS, subject, by)
         return count
 
     def count(self, subject: str) -> int:
@@ -190,11 +168,7 @@ class Holds:
 
     def close(self) -> None:
         """Stop renewing in the background. Nothing is dropped."""
-        if os.getpid() == self._pid:
-            with contextlib.suppress(HoldfastError):
-                self._keeper.close(
-                    lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[HOLDS], durable=False)
-                )
+        self._renewing.close()
 
     def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
         """Change one subject's holders in one step, in which those that are gone leave too; return what the body does, and how
@@ -226,47 +200,6 @@ class Holds:
 
     def _look_at(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
         return verdicts_on(holds, self._processes, embedded=self._store.embedded)
-
-    def _renew(self, mine: list[_Mine]) -> list[_Mine]:
-        """A sign of life for what this process took and what still holds it; return the rest."""
-        held = {one.process for one in mine if one.process is not None}
-        alive = {process for process in held if probe(process, self._processes, embedded=True) is not Liveness.DEAD}
-
-        def look(tx: ReadTx) -> list[tuple[_Mine, Hold | None]]:
-            return [(one, _own(tx, one) if one.process in alive else None) for one in mine]
-
-        def renew(tx: Tx) -> None:
-            for one, found in look(tx):
-                if found is not None and leases.due(found.lease, tx.now, self._lease_s):
-                    fresh = Hold(by=one.by, lease=leases.renew(found.lease, tx.now, self._lease_s), process=found.process)
-                    self._write(tx, one.subject, taken(_holds_in(tx, one.subject), fresh))
-
-        now = self._store.now()
-        seen = self._store.read(look, scope=[HOLDS])
-        # Mostly nothing is due, and a durable change is a sync.
-        if any(found is not None and leases.due(found.lease, now, self._lease_s) for _, found in seen):
-            self._store.transact(renew, scope=[HOLDS])
-        return [one for one, found in seen if found is None]
-
-    def _begin(self) -> None:
-        if os.getpid() != self._pid:
-            self._pid, self._topic = os.getpid(), _new_topic()
-            self._keeper.begin_process()
-
-
-def _new_topic() -> str:
-    """What only this process listens to, so that closing wakes no other."""
-    return f"holds/{os.urandom(6).hex()}"
-
-
-def _own(tx: ReadTx, mine: _Mine) -> Hold | None:
-    """A hold as this process took it: not one that another process took since by the same name, nor one with a time to live.
-    A damaged record is nobody's to renew."""
-    try:
-        holds = _holds_in(tx, mine.subject)
-    except Corrupt:
-        return None
-    return next((h for h in holds if h.by == mine.by and h.process == mine.process and not h.lease.explicit), None)
 
 
 def _holds_in(tx: ReadTx, subject: str) -> tuple[Hold, ...]:

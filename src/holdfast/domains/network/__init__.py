@@ -7,7 +7,6 @@ leasing.py        leases on source hosts, under the rule of the router's lock
 routers.py        routers, which are resources of the lock manager
 neighbors.py      leases on neighbour entries
 claims.py         leases counted by their holders, for both kinds
-renewing.py       signs of life for leases
 record.py  spaces.py  wire.py    the records, their spaces, and their form in plain files
 address.py  picture.py  room.py  addresses; what callers are shown; what the parts share
 """

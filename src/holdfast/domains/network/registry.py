@@ -9,16 +9,17 @@ from holdfast.domains.network.hosts import CORE, Hosts, new_host, new_hosts
 from holdfast.domains.network.leasing import Leasing, all_wanted, wanted
 from holdfast.domains.network.neighbors import Neighbors
 from holdfast.domains.network.picture import Info, leases_shown
-from holdfast.domains.network.renewing import Renewing
 from holdfast.domains.network.room import Room
 from holdfast.domains.network.router_calls import Pid, RouterCalls
 from holdfast.domains.network.spaces import HOST_LEASES, NEIGHBOR_LEASES
 from holdfast.domains.network.wire import write_host
 from holdfast.kernel.errors import RegistryCollision
 from holdfast.kernel.holder import THIS_PROCESS
+from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage
 from holdfast.primitives.locks import Locks
+from holdfast.primitives.renewing import Renewing
 
 
 class Swept(NamedTuple):
@@ -63,7 +64,7 @@ class Registry(RouterCalls):
         self._hosts = Hosts(room, self._host_claims)
         self._leasing = Leasing(room, self._host_claims, self._routers)
         self._neighbors = Neighbors(room, self._neighbor_claims)
-        self._renewing = Renewing(room)
+        self._renewing = Renewing(room.store, room.processes, field="leases", topic="network", lease_s=HOLD_LEASE_S)
 
     # --- hosts ---
 

@@ -6,6 +6,7 @@ gate.py         whose turn it is to write, fairly, among threads and processes
 wal.py          syncing the write-ahead log by a descriptor of our own, shared among threads
 schema.py       tables, versions and eras
 transaction.py  the verbs
+journal.py      reading what happened, of both files
 hotpath.py      put_new and delete_if
 counter.py      how far the volatile file's tokens have come, in shared memory
 fifos.py        wake-ups between processes

@@ -9,29 +9,25 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from heapq import merge
-from itertools import islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import msgspec
-
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import HoldfastError, LockTimeout, RecordInvalid, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores.scoping import Plan, check_keys, check_limit, places_of, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import database as database_
-from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite import journal, schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
-from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx, instant
+from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
 from holdfast.stores.sqlite.translate import TablesChanged
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
@@ -205,16 +201,7 @@ class SqliteStore:
         files = [self.durable]
         if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
-        # From the end at least one of each, whose place is the cursor.
-        number = max(limit, 1) if reverse else limit
-        found = [self._entries(database, place, number, reverse) for database, place in zip(files, places, strict=False)]
-        # Merging keeps the order within each file, whatever a stepped clock says.
-        numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
-        merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
-        for file, entries in enumerate(found):
-            seen = entries if reverse else [entry for origin, entry in merged if origin == file]
-            places[file] = max((entry.revision for entry in seen), default=places[file])
-        return Batch([entry for _, entry in merged], ".".join(map(str, places)))
+        return journal.read(files, self.namespace, places, limit, reverse=reverse)
 
     def close(self) -> None:
         if self._closed:
@@ -306,16 +293,6 @@ class SqliteStore:
         self._declared.clear()
         self._hot.clear()
 
-    def _entries(self, database: Database, after: int, limit: int, reverse: bool) -> list[Entry]:
-        """A file's entries behind a revision, or its last ones."""
-        select = "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? ORDER BY revision"
-        sql, after = (f"{select} DESC LIMIT ?", 0) if reverse else (f"{select} LIMIT ?", after)
-        with database.connection(TRANSACT_TIMEOUT_S) as connection:
-            rows = database.reading(
-                connection, lambda raw: raw.execute(sql, (self.namespace, after, limit)).fetchall(), TRANSACT_TIMEOUT_S
-            )
-        return [_entry(*row) for row in rows]
-
     def _begin_boot(self) -> None:
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
             known = self.durable.reading(connection, lambda raw: schema.knows_boot(raw, self._boot_id), TRANSACT_TIMEOUT_S)
@@ -378,23 +355,6 @@ def _committed(done: tuple[SqliteTx, Any]) -> None:
 def _left(deadline: float) -> float:
     left_s = deadline - time.monotonic()
     return left_s if left_s > 0 else 0.0
-
-
-def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
-    try:
-        decoded = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordInvalid(
-            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what else is", revision=revision
-        ) from None
-    return Entry(
-        revision=revision,
-        at=instant(at),
-        actor=actor,
-        kind=kind,
-        subject=subject,
-        data=decoded,
-    )
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

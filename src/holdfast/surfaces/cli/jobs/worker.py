@@ -90,6 +90,7 @@ class Worker:
             except Unavailable:
                 if not left or self._stopping:
                     raise
+                # A store that was away tells nobody when it is back.
                 time.sleep(_VERDICT_PAUSE_S)
         return outcome, None
 

@@ -1,0 +1,52 @@
+"""Reading what happened, of a durable and a volatile file at once."""
+
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel.errors import RecordInvalid
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.store import Batch, Entry
+from holdfast.stores.sqlite.database import Database
+from holdfast.stores.sqlite.transaction import instant
+
+
+def read(files: Sequence[Database], namespace: str, places: list[int], limit: int, *, reverse: bool) -> Batch:
+    """The entries of all files behind their places, merged by time; or the last ones. The batch's cursor has a place in each.
+
+    Raises RecordInvalid for a damaged entry.
+    """
+    # From the end at least one of each, whose place is the cursor.
+    number = max(limit, 1) if reverse else limit
+    found = [_entries(database, namespace, place, number, reverse) for database, place in zip(files, places, strict=False)]
+    # Merging keeps the order within each file, whatever a stepped clock says.
+    numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
+    merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
+    for file, entries in enumerate(found):
+        seen = entries if reverse else [entry for origin, entry in merged if origin == file]
+        places[file] = max((entry.revision for entry in seen), default=places[file])
+    return Batch([entry for _, entry in merged], ".".join(map(str, places)))
+
+
+def _entries(database: Database, namespace: str, after: int, limit: int, reverse: bool) -> list[Entry]:
+    """A file's entries behind a revision, or its last ones."""
+    select = "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? ORDER BY revision"
+    sql, after = (f"{select} DESC LIMIT ?", 0) if reverse else (f"{select} LIMIT ?", after)
+    with database.connection(TRANSACT_TIMEOUT_S) as connection:
+        rows = database.reading(
+            connection, lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall(), TRANSACT_TIMEOUT_S
+        )
+    return [_entry(*row) for row in rows]
+
+
+def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
+    try:
+        decoded = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RecordInvalid(
+            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what else is", revision=revision
+        ) from None
+    return Entry(revision=revision, at=instant(at), actor=actor, kind=kind, subject=subject, data=decoded)
