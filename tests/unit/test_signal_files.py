@@ -1,6 +1,7 @@
 """Signal files: made only where there is nothing, through no link, and removed only if they are ours."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def test_a_signal_says_for_which_swap_it_was_made(signals: SignalFiles) -> None:
     assert signals.give(path, "train", 7, 12) is None
     assert signals.swap_of(path, "train", 7) == 11
     assert signals.swap_of(path, "train", 8) == signals.swap_of(path, "other", 7) == 0
+
+
+def test_one_signal_given_by_many_at_once_is_nobodys_foreign_file(signals: SignalFiles) -> None:
+    """A reader may give it a moment after the swap did; it must never find half of it."""
+    with ThreadPoolExecutor(8) as pool:
+        for token in range(200):
+            path = signals.path_of("train", token)
+            assert set(pool.map(lambda _, p=path, t=token: signals.give(p, "train", t), range(8))) == {None}
+            assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+            assert signals.clear(path, "train", token)
 
 
 def test_two_registrations_share_no_path(signals: SignalFiles) -> None:

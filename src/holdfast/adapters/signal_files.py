@@ -1,10 +1,11 @@
 """Signal files on this machine's disk.
 
 A file says in itself for which registration it was made, so that only our own are ever removed. Each folder on the way to it is
-opened without following links, and the file is made only where there is none.
+opened without following links, and the file appears whole, and only where there is none.
 """
 
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -68,11 +69,9 @@ class SignalFiles:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             place = _opened(path)
             try:
-                fd = os.open(place.name, _MAKE, 0o644, dir_fd=place.folder)
+                _put(place, to_json(note) + b"\n")
             finally:
                 os.close(place.folder)
-            with open(fd, "wb") as file:
-                file.write(to_json(note) + b"\n")
         except FileExistsError:
             there = _note(path)
             ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
@@ -117,6 +116,18 @@ def _opened(path: str) -> _Place:
             os.close(at)
         at = below
     return _Place(at, name)
+
+
+def _put(place: _Place, text: bytes) -> None:
+    """Make a file that is whole from the first moment on, for whoever gives the same signal at once. Raises OSError."""
+    draft = f".{secrets.token_hex(8)}.draft"
+    fd = os.open(draft, _MAKE, 0o644, dir_fd=place.folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(text)
+        os.link(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
+    finally:
+        os.unlink(draft, dir_fd=place.folder)
 
 
 def _note(path: str) -> Note | None:
