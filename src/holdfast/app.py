@@ -12,7 +12,7 @@ from holdfast.configuration import actor_here, default_store, load_settings
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.places import gateway_root, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
+from holdfast.places import gateway_root, gateways_here, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.opening import open_store
@@ -135,6 +135,10 @@ class Holdfast:
         from holdfast.adapters.gateway_client import GatewayClient
 
         return GatewayClient(agent, root=gateway_root(self.settings, agent), url=url, token=token)
+
+    def gateways(self) -> list[str]:
+        """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when that cannot be read."""
+        return gateways_here(self.settings)
 
     def check_token(self, resource: str, token: int) -> None:
         """Is this the token of a grant that is in force on the resource? Raises Fenced when it is not."""

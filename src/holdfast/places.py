@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.configuration import default_store, state_folder
 from holdfast.kernel import settings as settings_
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
@@ -95,10 +95,25 @@ def gateway_agent(agent: str) -> str:
 
 
 def gateway_root(settings: Settings, agent: str) -> Path:
-    """The folder of an agent's gateway: under `gateway_root`, else beside the SQLite store, else in the user's state folder."""
-    agent = gateway_agent(agent)
+    """The folder of an agent's gateway. Raises InvalidName."""
+    return _gateways(settings) / gateway_agent(agent)
+
+
+def gateways_here(settings: Settings) -> list[str]:
+    """The agents that have, or had, a gateway on this machine, by name."""
+    try:
+        with os.scandir(_gateways(settings)) as found:
+            return sorted(folder.name for folder in found if folder.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreUnavailable(f"the folder of the gateways cannot be read: {error}", outcome="none") from None
+
+
+def _gateways(settings: Settings) -> Path:
+    """The folder of all gateways: `gateway_root`, else beside the SQLite store, else in the user's state folder."""
     if settings.gateway_root is not None:
-        return sqlite_path(settings.gateway_root) / settings.namespace / agent
+        return sqlite_path(settings.gateway_root) / settings.namespace
     url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
     beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
-    return beside / "gateways" / settings.namespace / agent
+    return beside / "gateways" / settings.namespace
