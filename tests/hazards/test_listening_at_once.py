@@ -1,5 +1,6 @@
 """Threads that come to listen to one topic, and leave it, at the same moment."""
 
+import os
 import threading
 import zlib
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 
 THREADS, TURNS = 6, 300
@@ -36,6 +38,39 @@ def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(sto
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_for_dead(tmp_path: Path) -> None:
+    """It has listed the topic's folder, and finds the link gone. The listener hears something else by now."""
+    fifos = Fifos(tmp_path / "wake", "default")
+    listed = os.listdir
+
+    def leaving(folder: str) -> list[str]:
+        names = listed(folder)
+        ears.__exit__(None, None, None)
+        return names
+
+    ears = fifos.listen(["topic"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", leaving)
+        fifos.notify("topic")
+    with fifos.listen(["other"]) as later:
+        assert later.address == ears.address
+        for topic in ("other", later.address):
+            fifos.notify(topic)
+            assert later.wait(20).notified
+
+
+def test_a_listener_whose_fifo_was_swept_away_gets_another(tmp_path: Path) -> None:
+    fifos = Fifos(tmp_path / "wake", "default")
+    with fifos.listen(["topic"]) as ears:
+        address = ears.address
+    (tmp_path / "wake" / address[1:]).unlink()
+    with fifos.listen(["topic"]) as ears:
+        fifos.notify(ears.address)
+        assert ears.wait(20).notified and ears.address != address
+    fifos.close()
+    assert os.listdir(tmp_path / "wake") == []
 
 
 def test_two_topics_of_one_checksum_are_heard_by_one_listener(store: SqliteStore) -> None:

@@ -52,11 +52,7 @@ class Fifos:
     def listen(self, topics: Sequence[str]) -> FdListener:
         """Open an ear. It hears the topics, and its own address."""
         check_topics(topics)
-        try:
-            name, fd = self._pool.pop()
-            drain(fd)
-        except IndexError:
-            name, fd = self._make()
+        name, fd = self._idle() or self._make()
         links = [Path(self._topic(topic), name) for topic in dict.fromkeys(topics)]
         for link in links:
             self._link(name, link)
@@ -88,6 +84,17 @@ class Fifos:
             if not forked:
                 with contextlib.suppress(OSError):
                     os.unlink(self._folder / name)
+
+    def _idle(self) -> tuple[str, int] | None:
+        """One of those that wait for use, and still lie where notifiers look for them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                name, fd = self._pool.pop()
+                if os.access(self._folder / name, os.F_OK):
+                    drain(fd)
+                    return name, fd
+                os.close(fd)
+        return None
 
     def _make(self) -> tuple[str, int]:
         name = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -170,7 +177,8 @@ class Fifos:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            if error.errno not in (errno.ENXIO, errno.ENOENT):
+            # One that is gone says nothing of its listener: that may have left the topic, and live on under its address.
+            if error.errno != errno.ENXIO:
                 return None
         with contextlib.suppress(OSError):
             os.unlink(self._folder / path.name)
