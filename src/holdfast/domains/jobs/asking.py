@@ -6,7 +6,7 @@ from holdfast.domains.jobs.record import JOB_ID_CHARS, JOBS, Job, default_prefix
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_label, check_text
 from holdfast.kernel.store import Tx
 
 AUTH_TOKEN_BYTES = 32
@@ -39,6 +39,7 @@ class Wish(Plain, frozen=True, kw_only=True):
             check_id(self.job_id, "job id")
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
+        check_text(self.prompt, "prompt")
         _seconds(self.timeout_sec, "timeout_sec")
         _seconds(self.idle_timeout_sec, "idle_timeout_sec")
         if not 0 < self.max_attempts <= JOB_ATTEMPTS_MAX:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domains.jobs.broker import Broker
+from holdfast.kernel import token
 from holdfast.kernel.codec import Instant, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
@@ -18,7 +19,7 @@ JOB_ID_CHARS = 8
 TIMEOUT_S = 600.0
 IDLE_TIMEOUT_S = 120.0
 ATTEMPTS_MAX = 3
-"""How often a job is begun, unless told, before the death of its worker ends it."""
+"""How many attempts at a job may end by the death of its worker, unless told, before that ends the job."""
 
 
 class JobStatus(enum.Enum):
@@ -50,9 +51,10 @@ class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
     `token` is that of the current attempt, None while nobody has it; `arrival` is the revision it was registered at, which
-    orders jobs without a clock. `last_event_at` is the last sign of life, and `waiting_since` is set while the work waits for
-    a permission. `error_code` says in one word what `error` says in a sentence. `extra` keeps what another program wrote into
-    the record beside these.
+    orders jobs without a clock. `attempt` counts how often it was begun, and `deaths` how many of these attempts ended by the
+    death of the worker: only they count towards `max_attempts`, and not those that were given back. `last_event_at` is the
+    last sign of life, and `waiting_since` is set while the work waits for a permission. `error_code` says in one word what
+    `error` says in a sentence. `extra` keeps what another program wrote into the record beside these.
     """
 
     job_id: str
@@ -74,6 +76,7 @@ class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     auth_token: str | None = None
     attempt: int = 0
     max_attempts: int = ATTEMPTS_MAX
+    deaths: int = 0
     token: int | None = None
     claimed_by: Holder | None = None
     started_at: Instant | None = None
@@ -126,6 +129,12 @@ def due_at(job: Job) -> datetime | None:
     return min((end for end in ends if end is not None), default=None)
 
 
+def due_place(job: Job) -> Parts:
+    """The place of a running job among those that are running."""
+    due = due_at(job)
+    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
+
+
 def _after(at: datetime, seconds: float) -> datetime | None:
     try:
         return at + timedelta(seconds=seconds)
@@ -140,15 +149,23 @@ def _turn(job: Job) -> Parts | None:
 
 def _running(job: Job) -> Parts | None:
     """Running jobs by when they are overdue."""
-    if job.status is not JobStatus.RUNNING:
-        return None
-    due = due_at(job)
-    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
+    return due_place(job) if job.status is JobStatus.RUNNING else None
+
+
+def ended_group(status: JobStatus, *, adopted: bool) -> str:
+    """Where those that ended so are: the ones that another program registered apart, since only a person may remove them."""
+    return f"{status.value} adopted" if adopted else status.value
+
+
+def is_adopted(job: Job) -> bool:
+    """Did another program register it? Then its arrival is the beginning of an era, which no job that is registered here gets
+    but by a counter that ran over: one in four million, which is then removed by a person too."""
+    return job.arrival == token.first(token.era(job.arrival))
 
 
 def _ended(job: Job) -> Parts | None:
     """Jobs that ended, by how, then arrival."""
-    return (job.status.value, job.arrival) if job.status.ended else None
+    return (ended_group(job.status, adopted=is_adopted(job)), job.arrival) if job.status.ended else None
 
 
 def _write(job: Job) -> dict[str, Any]:
