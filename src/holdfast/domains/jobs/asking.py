@@ -1,12 +1,12 @@
 """What a new job is to be, checked before anything is stored."""
 
 import os
-from base64 import urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from datetime import datetime
 
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reach import check_broker
-from holdfast.domains.jobs.record import JOB_ID_CHARS, JOBS, Job, default_prefix
+from holdfast.domains.jobs.record import JOBS, Job, default_prefix
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S
@@ -15,9 +15,11 @@ from holdfast.kernel.store import Tx
 
 AUTH_TOKEN_BYTES = 32
 _FIRST = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_IN_ORDER = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-"""What is safe in a URL, in the order in which stores compare it."""
-_SHIFTS = range(6 * (JOB_ID_CHARS - 2), -1, -6)
+_IN_ORDER = bytes.maketrans(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+    b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz",
+)
+"""From Base64 to what is safe in a URL, in the order in which stores compare it."""
 _WILDCARDS = frozenset("+#$")
 
 
@@ -94,8 +96,9 @@ def _new_id(now: datetime) -> str:
     moment = int(now.timestamp() * 1000)
     # A leading - or _ would not be an id.
     first = _FIRST[(moment >> 18) % len(_FIRST)]
-    rest = (moment & 0x3FFFF) << 24 | int.from_bytes(os.urandom(3), "big")
-    return first + "".join([_IN_ORDER[rest >> shift & 63] for shift in _SHIFTS])
+    rest = (moment & 0x3FFFF).to_bytes(3, "big") + os.urandom(3)
+    # Six bytes are eight characters, of which the first has the bits above those 18, all zero.
+    return first + b64encode(rest).translate(_IN_ORDER)[1:].decode()
 
 
 def _new_key() -> str:

@@ -31,10 +31,8 @@ class JobStatus(enum.Enum):
     ERROR = "error"
     CANCELLED = "cancelled"
 
-    @property
-    def ended(self) -> bool:
-        """Is this a last state?"""
-        return not TRANSITIONS[self]
+    ended: bool
+    """Is this a last state?"""
 
 
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
@@ -45,6 +43,10 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CANCELLED: frozenset(),
 }
 """docs/state_machines.md draws it."""
+
+for _status, _steps in TRANSITIONS.items():
+    # Kept with each status, since every write of a job asks for it several times.
+    _status.ended = not _steps
 
 
 class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,11 +124,14 @@ def due_at(job: Job) -> datetime | None:
     While it waits for a permission it is not expected to give signs.
     """
     begun = job.started_at or job.updated_at
-    sign = max(begun, job.last_event_at or begun)
-    ends = [_after(begun, job.timeout_sec)]
-    if job.waiting_since is None:
-        ends.append(_after(sign, job.idle_timeout_sec))
-    return min((end for end in ends if end is not None), default=None)
+    late = _after(begun, job.timeout_sec)
+    if job.waiting_since is not None:
+        return late
+    sign = job.last_event_at
+    idle = _after(begun if sign is None or sign < begun else sign, job.idle_timeout_sec)
+    if late is None or idle is None:
+        return late or idle
+    return idle if idle < late else late
 
 
 def due_place(job: Job) -> Parts:
