@@ -15,7 +15,6 @@ from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
-JOB_ID_CHARS = 8
 TIMEOUT_S = 600.0
 IDLE_TIMEOUT_S = 120.0
 ATTEMPTS_MAX = 3
