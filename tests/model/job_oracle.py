@@ -34,6 +34,7 @@ class JobOracle:
                 "idle": idle,
                 "status": "pending",
                 "attempt": 0,
+                "deaths": 0,
                 "claim": None,
                 "worker": None,
                 "seq": 0,
@@ -53,7 +54,8 @@ class JobOracle:
             if job["status"] != "running":
                 continue
             if job["worker"] in self.dead:
-                if job["attempt"] < job["max"]:
+                job["deaths"] += 1
+                if job["deaths"] < job["max"]:
                     self.become(job, "pending")
                 else:
                     self.become(job, "error", "worker_died")

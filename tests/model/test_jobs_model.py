@@ -196,7 +196,9 @@ class JobsMachine(RuleBasedStateMachine):
             assert job is not None
             token = None if expected["claim"] is None else self.tokens[expected["claim"]]
             assert (job.status.value, job.attempt, job.token) == (expected["status"], expected["attempt"], token), expected
-            assert (job.last_seq, job.error_code) == (expected["seq"], expected["code"]), expected
+            assert (job.last_seq, job.error_code, job.deaths) == (expected["seq"], expected["code"], expected["deaths"]), (
+                expected
+            )
             assert (job.claimed_by and job.claimed_by.pid) == expected["worker"]
 
     def same_pick(self, job: Job | None, expected: str | None) -> None:

@@ -3,12 +3,16 @@
 import json
 import multiprocessing
 import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast as library
 from holdfast.adapters.joblog import JobLog
+from holdfast.kernel.store import Batch, Entry
 from tests.surfaces.command import CommandLine
 
 LABEL = "tmux:a"
@@ -125,6 +129,71 @@ def test_one_that_was_killed_before_it_kept_its_place_repeats_nothing(tmp_path: 
             ids[2]: ["registered"],
         }
         assert log.jobs() == sorted(ids)
+
+
+class _Told:
+    """A journal of these entries, in one batch."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self.entries = list(entries)
+
+    def since(self, cursor: str = "") -> Iterator[Batch]:
+        known = int(cursor or 0)
+        if known < len(self.entries):
+            yield Batch(self.entries[known:], str(len(self.entries)))
+
+
+def _entry(revision: int, kind: str, at: int, **data: Any) -> Entry:
+    moment = datetime(2026, 6, 19, 9, 30, at, tzinfo=UTC)
+    return Entry(revision=revision, at=moment, actor="me", kind=f"job.{kind}", subject="j1", data=data)
+
+
+def _nobody(_: str) -> None:
+    return None
+
+
+def test_entries_of_one_transaction_are_all_written_also_after_a_kill_between_them(tmp_path: Path) -> None:
+    log = JobLog(tmp_path, store="s")
+    first, second = _entry(7, "published", 1, seq=1), _entry(7, "status_changed", 1, to="running")
+    told: Any = _Told(first)
+    assert log.catch_up(told, _nobody) is None
+    # Killed behind the first line, and before the place was kept.
+    [place] = tmp_path.glob(".cursor-*")
+    place.unlink()
+    told.entries.append(second)
+    assert log.catch_up(told, _nobody) is None
+    assert [line["event"] for line in log.events("j1")] == ["published", "status_changed"]
+    assert (log.status("j1") or {})["status"] == "running"
+
+
+def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each_other(tmp_path: Path) -> None:
+    here, there = JobLog(tmp_path, store="here"), JobLog(tmp_path, store="there")
+    mine: Any = _Told(_entry(900, "registered", 1), _entry(901, "status_changed", 3, to="running"))
+    theirs: Any = _Told(_entry(5, "registered", 2), _entry(6, "status_changed", 4, to="cancelled"))
+    for log, told in ((here, mine), (there, theirs)):
+        assert log.catch_up(told, _nobody) is None
+    assert [line["revision"] for line in here.events("j1")] == [900, 901, 5, 6]
+    assert there.rebuild(theirs, _nobody) == 1
+    assert [line["revision"] for line in here.events("j1")] == [900, 5, 901, 6]
+    assert here.catch_up(mine, _nobody) is None
+    assert len(list(here.events("j1"))) == 4
+
+
+def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    record = {"schema_version": 1, "job_id": "theirs", "status": "error", "prompt": "x", "agent": "a", "agent_session": "s"}
+    record |= {"created_at": "2020-06-19T09:30:00Z", "updated_at": "2020-06-19T09:32:00Z"}
+    (folder / "theirs.json").write_text(json.dumps(record))
+    there = ("--registry-dir", str(folder))
+    assert holdfast("jobs", "prune", *there).out == "0 jobs removed\n"
+    assert (folder / "theirs.json").exists()
+    assert holdfast("jobs", "prune", "--adopted", *there).out == "1 jobs removed\n"
+    assert not (folder / "theirs.json").exists()
+    assert "removed         from the registry, error" in holdfast("jobs", "logs", "theirs", *there).out
+    assert holdfast("jobs", "logs", "--list", *there).out.split("\t")[:2] == ["theirs", "error"]
+    meta = json.loads((tmp_path / "delegate_job_logs" / "theirs" / "meta.json").read_text())
+    assert (meta["created_at"], meta["agent_session"]) == ("2020-06-19T09:30:00.000000Z", "s")
 
 
 def _crowd(task: tuple[str, str]) -> None:

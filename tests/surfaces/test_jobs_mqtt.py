@@ -193,8 +193,11 @@ def test_all_that_waits_is_sent_and_a_topic_that_cannot_be_holds_up_nothing(plai
         for number in range(1100):
             hf.job_events.publish("bc"[number % 2], "progress")
     ran = holdfast("jobs", "publish", "--unsent")
-    assert (ran.status, ran.out) == (0, "1100 events sent\n"), ran
-    assert "job=a" in ran.err
+    assert (ran.status, ran.out) == (2, "1100 events sent\n"), ran
+    assert "give job a another topic_prefix" in ran.err
+    ran = holdfast("jobs", "publish", "a", "progress")
+    assert (ran.status, ran.out) == (2, "2\n"), ran
+    assert "event 2 of job a is kept and not sent yet" in ran.err
 
 
 def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker, tmp_path: Path) -> None:

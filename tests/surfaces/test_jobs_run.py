@@ -1,6 +1,7 @@
 """`holdfast jobs run`: a worker that really runs its command, judges what came of it, and stops when it must."""
 
 import json
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -271,6 +272,43 @@ def test_a_damaged_job_is_one_clear_error_and_holds_up_no_other(holdfast: Comman
         assert "Traceback" not in ran.err
     ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "-q", "--", "sh", "-c", "echo $HOLDFAST_JOB_ID")
     assert (ran.status, ran.out) == (0, f"{sound}\n")
+
+
+def test_a_command_finds_the_folder_of_jobs_that_its_worker_works_in(holdfast: CommandLine, tmp_path: Path) -> None:
+    there = ("--registry-dir", str(tmp_path / "jobs"))
+    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "mine", *there)
+    assert ran.status == 0, ran
+    holdfast("jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "next", *there)
+    script = (
+        f"{shlex.join(ENTRY)} jobs list | cut -f1; "
+        f"{shlex.join(ENTRY)} jobs pick --agent-session {LABEL}; "
+        f"{shlex.join(ENTRY)} jobs pick --agent-session {LABEL} --store sqlite:{tmp_path}/other.sqlite; echo $?"
+    )
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--once", "-q", *there, "--", "sh", "-c", script)
+    assert ran.out.splitlines() == ["mine", "next", "next", "3"], ran
+
+
+def test_a_worker_of_a_store_inside_one_of_a_folder_works_on_the_store(holdfast: CommandLine, tmp_path: Path) -> None:
+    job_id = register(holdfast)
+    holdfast.environment["HOLDFAST_REGISTRY_DIR"] = str(tmp_path / "jobs")
+    store = holdfast.environment["HOLDFAST_STORE"]
+    words = ("sh", "-c", f"{shlex.join(ENTRY)} jobs list | cut -f1")
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--once", "-q", "--store", store, "--", *words)
+    assert (ran.status, ran.out) == (0, f"{job_id}\n"), ran
+    assert holdfast("jobs", "list", "--json").out.split() == ["[]"]
+
+
+def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    for what, words in (
+        ("prompt", ["register", "--agent-session", LABEL, "--prompt", "caf\udce9"]),
+        ("detail", ["publish", job_id, "progress", "--detail", "caf\udce9"]),
+        ("result", ["status", "--job", job_id, "--set", "completed", "--result", "caf\udce9"]),
+    ):
+        ran = holdfast("jobs", *words)
+        assert (ran.status, ran.out) == (2, ""), ran
+        assert f"the {what} is no UTF-8 at character 4" in ran.err
+    assert get(holdfast, job_id)["last_seq"] == 0
 
 
 def test_the_module_is_the_same_program(holdfast: CommandLine) -> None:

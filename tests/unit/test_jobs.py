@@ -1,9 +1,11 @@
 """Jobs: order, transitions, tokens, bad input, in memory and in plain files."""
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Job, Jobs, JobStatus
-from holdfast.domains.jobs.record import JOB_ID_CHARS, TRANSITIONS
+from holdfast.domains.jobs.record import TRANSITIONS
 from holdfast.kernel.errors import (
     Collision,
     Fenced,
@@ -21,6 +23,7 @@ from holdfast.kernel.errors import (
     NotFound,
     StoreUnavailable,
 )
+from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
@@ -53,10 +56,29 @@ def register(jobs: Jobs, prompt: str = "do it", label: str = LABEL, **more: obje
 def test_a_registered_job_is_pending_and_has_a_short_id(jobs: Jobs, clock: ManualClock) -> None:
     job = register(jobs, expected_artifacts=["a.md"])
     assert job.status is JobStatus.PENDING
-    assert len(job.job_id) == JOB_ID_CHARS
+    assert len(job.job_id) == 8
     assert job.created_at == clock.now()
     assert job.token is None
     assert jobs.get_job(job.job_id) == job
+
+
+def test_ids_of_jobs_that_come_one_after_the_other_are_neighbours(jobs: Jobs, clock: ManualClock) -> None:
+    ids = []
+    for _ in range(300):
+        ids.append(register(jobs).job_id)
+        clock.advance(0.025)
+    assert all(job_id[0].isalnum() and check_id(job_id) for job_id in ids)
+    # They begin anew once in four hours, so perhaps once in these seconds.
+    assert sum(later < earlier for earlier, later in pairwise(ids)) <= 1
+
+
+def test_an_id_that_is_taken_is_drawn_again(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([b"\0\0\1", b"\0\0\1", b"\0\0\2"])
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: next(drawn) if size == 3 else urandom(size))
+    first, second = register(jobs).job_id, register(jobs).job_id
+    assert first[:4] == second[:4]
+    assert (first[4:], second[4:]) == ("---0", "---1")
 
 
 def test_pick_is_by_label_priority_and_arrival(jobs: Jobs) -> None:

@@ -2,18 +2,22 @@
 the test's."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping
 from holdfast.domains.jobs.record import JOBS
 from holdfast.domains.jobs.telling import JobEvents
+from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
 from holdfast.testing.clock import ManualClock
@@ -96,6 +100,52 @@ def test_after_its_last_attempt_a_dead_workers_job_ends_in_error(world: World) -
     assert (ended.status, ended.error_code, ended.attempt) == (JobStatus.ERROR, "worker_died", 2)
     assert ended.error is not None
     assert "2 attempts" in ended.error
+
+
+def test_only_deaths_count_towards_the_attempts_a_job_may_have(world: World) -> None:
+    job = world.register(max_attempts=1)
+    for _ in range(3):
+        picked = world.pick(world.worker(7))
+        world.jobs.requeue(job.job_id, token=picked.token)
+    last = world.pick(world.worker(8))
+    assert (last.attempt, last.deaths) == (4, 0)
+    world.machine.end(8)
+    [ended] = world.jobs.reap()
+    assert (ended.status, ended.error_code, ended.attempt, ended.deaths) == (JobStatus.ERROR, "worker_died", 4, 1)
+    assert ended.error == "its worker died: 1 attempt ended so, and no more than 1 may"
+
+
+def test_more_running_jobs_than_one_look_reads_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "JOBS_SWEPT_MAX", 3)
+    # Those that end first are alive, and more of one moment than a look reads; the dead one comes last.
+    jobs = [world.register(timeout_sec=50.0) for _ in range(8)] + [world.register(timeout_sec=5000.0, idle_timeout_sec=4000.0)]
+    alive, dead = world.worker(7), world.worker(8)
+    for _ in jobs[:-1]:
+        world.pick(alive)
+    world.pick(dead)
+    world.machine.end(8)
+    assert [(job.job_id, job.status) for job in world.jobs.reap()] == [(jobs[-1].job_id, JobStatus.PENDING)]
+    world.clock.advance(60)
+    assert {job.job_id for job in world.jobs.reap()} == {job.job_id for job in jobs[:-1]}
+
+
+def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
+    job = world.register()
+    world.pick(world.worker(7))
+    pick = world.jobs._pick
+
+    def dying(label: str, holder: Holder | None) -> Job | None:
+        picked = pick(label, holder)
+        if picked is None:
+            world.machine.end(7)
+        return picked
+
+    monkeypatch.setattr(world.jobs, "_pick", dying)
+    began = time.monotonic()
+    found = world.jobs.pick_pending(LABEL, wait_s=50)
+    assert found is not None
+    assert (found.job_id, time.monotonic() - began < 20) == (job.job_id, True)
 
 
 def test_a_claim_without_a_process_lives_until_its_time_limit(world: World) -> None:
@@ -278,6 +328,30 @@ def test_lists_are_read_in_pages_and_no_further_than_needed(world: World, monkey
     assert [job.job_id for job in world.jobs.list_jobs(status="running", limit=5)] == ids[10:15]
     assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1")] == ids[1::3]
     assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1", status="pending", limit=3)] == ids[16::3]
+
+
+def test_jobs_of_another_program_are_pruned_only_when_asked_for_and_told_of_first(world: World) -> None:
+    def put(tx: Tx) -> None:
+        for number in range(5):
+            at = tx.now - timedelta(days=365)
+            arrival = tokens.first(1000 + number)
+            status = JobStatus.ERROR if number % 2 else JobStatus.COMPLETED
+            facts = {"agent": "a", "agent_session": LABEL, "created_at": at, "updated_at": at, "prompt": "x"}
+            tx.put(JOBS, f"theirs-{number}", Job(job_id=f"theirs-{number}", status=status, arrival=arrival, **facts))
+
+    world.store.transact(put, scope=[JOBS])
+    ours = [world.register(str(number)) for number in range(4)]
+    for _ in ours:
+        world.jobs.update_status(world.pick().job_id, "completed")
+    theirs = [f"theirs-{number}" for number in range(5)]
+    # They take no place of those that are kept, and keep no other from being removed.
+    assert world.jobs.prune(keep_finished=3) == 1
+    assert [job.job_id for job in world.jobs.list_jobs()] == [*theirs, *(job.job_id for job in ours[1:])]
+    assert world.jobs.prune(keep_finished=3, adopted=True) == 5
+    assert [job.job_id for job in world.jobs.list_jobs()] == [job.job_id for job in ours[1:]]
+    told = {entry.subject: entry.data for entry in world.journal.tail(100)[0] if entry.kind == "job.removed"}
+    assert sorted(told) == theirs
+    assert told["theirs-1"]["status"] == "error"
 
 
 def test_finished_jobs_are_pruned_by_age_and_number(world: World) -> None:

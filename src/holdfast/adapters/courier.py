@@ -11,7 +11,7 @@ from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.telling import JobEvents, Unsent
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import BrokerUnavailable, HoldfastError, InvalidValue
-from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, JOURNAL_READ_MAX
+from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S
 
 _log = logging.getLogger("holdfast.jobs")
 _FIRST_PAUSE_S = 0.5
@@ -31,36 +31,35 @@ class Courier:
     def send(self, job_ids: Iterable[str] | None = None) -> int:
         """Send what waits, of these jobs or of all, and return how many that were.
 
-        Raises BrokerUnavailable when a broker cannot be used, after what could be sent elsewhere was; the rest goes on waiting.
+        Raises BrokerUnavailable when a broker cannot be used, and otherwise InvalidValue when a job has a topic that nothing
+        can be sent to: after what could be sent elsewhere was. Both tell in `sent` how many that were; the rest goes on
+        waiting.
         """
-        chosen = [None] if job_ids is None else list(job_ids)
-        total = 0
-        while True:
-            batches = [self._events.unsent(job_id, limit=JOURNAL_READ_MAX) for job_id in chosen]
-            sent = self._send_some([one for batch in batches for one in batch])
-            total += sent
-            if not sent or all(len(batch) < JOURNAL_READ_MAX for batch in batches):
-                return total
+        outcome = _Outcome()
+        for job_id in [None] if job_ids is None else job_ids:
+            for page in self._events.unsent_pages(job_id):
+                self._send_some(page, outcome)
+        failed = next(iter(outcome.away.values()), None) or outcome.unfit
+        if failed is not None:
+            raise type(failed)(failed.message, **failed.fields, sent=outcome.sent)
+        return outcome.sent
 
-    def _send_some(self, waiting: Sequence[Unsent]) -> int:
-        failed: BrokerUnavailable | None = None
-        sent = 0
+    def _send_some(self, waiting: Sequence[Unsent], outcome: "_Outcome") -> None:
         by_reach = sorted(((reach_of(one.job.broker, self._environment), one) for one in waiting), key=_place)
         for reach, some in groupby(by_reach, key=lambda pair: pair[0]):
-            try:
-                sent += self._send(reach, [one for _, one in some])
-            except BrokerUnavailable as error:
-                failed = error
-        if failed is not None:
-            raise failed
-        return sent
+            # Tried once: behind it may be the events of others, and each try takes as long as a broker has to answer.
+            if reach not in outcome.away:
+                try:
+                    self._send(reach, [one for _, one in some], outcome)
+                except BrokerUnavailable as error:
+                    outcome.away[reach] = error
 
     def close(self) -> None:
         """Disconnect from every broker."""
         while self._open:
             self._open.popitem()[1].close()
 
-    def _send(self, reach: Reach, waiting: Sequence[Unsent]) -> int:
+    def _send(self, reach: Reach, waiting: Sequence[Unsent], outcome: "_Outcome") -> None:
         arrived = []
         try:
             if reach not in self._open:
@@ -71,6 +70,7 @@ class Courier:
                 except InvalidValue as error:
                     # Another program's record may name such a topic; the events of other jobs go out all the same.
                     _log.warning("event kept and not sent job=%s seq=%d: %s", job.job_id, event.seq, error.message)
+                    outcome.unfit = outcome.unfit or _unfit(job.job_id, error)
                 else:
                     arrived.append(event)
         except BrokerUnavailable:
@@ -79,7 +79,16 @@ class Courier:
             raise
         finally:
             self._events.sent(arrived)
-        return len(arrived)
+            outcome.sent += len(arrived)
+
+
+class _Outcome:
+    """What has come of sending so far."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.away: dict[Reach, BrokerUnavailable] = {}
+        self.unfit: InvalidValue | None = None
 
 
 class Errand:
@@ -94,6 +103,7 @@ class Errand:
         self._condition = threading.Condition()
         self._closing = False
         self._away = False
+        self._unfit: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
         self._thread.start()
 
@@ -135,6 +145,11 @@ class Errand:
     def _deliver(self, jobs: set[str] | None) -> bool:
         try:
             self._courier.send(jobs)
+        except InvalidValue as error:
+            # No later try would go better; those who ask for it by `publish --unsent` are told again.
+            if error.message not in self._unfit:
+                self._complain(error.message)
+            self._unfit.add(error.message)
         except HoldfastError as error:
             if not self._away:
                 self._complain(f"{error.message}. Events are kept, and sent when it is back")
@@ -144,6 +159,14 @@ class Errand:
             _log.info("the broker is back")
         self._away = False
         return True
+
+
+def _unfit(job_id: str, error: InvalidValue) -> InvalidValue:
+    return InvalidValue(
+        f"{error.message}. Its events are kept and not sent: give job {job_id} another topic_prefix where it was registered",
+        **error.fields,
+        job_id=job_id,
+    )
 
 
 def _place(pair: tuple[Reach, Unsent]) -> tuple[str, int, str, str, int]:

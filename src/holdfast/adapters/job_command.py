@@ -3,11 +3,14 @@
 It is killed by the kernel when the process that runs it dies, so that two attempts of one job do not work side by side.
 """
 
+import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.kernel.errors import NotFound, Unavailable
@@ -16,6 +19,8 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 GRACE_S = 10.0
 """How long a command has to end by itself after SIGTERM."""
+_KILLED_S = 2.0
+"""How long the kernel has to end what it was told to kill; only a disk that does not answer takes longer."""
 
 
 class Command:
@@ -67,13 +72,16 @@ class Command:
         return self._process.poll()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """End it and what it started: by SIGTERM, and by SIGKILL if it does not heed that in time."""
+        """End it and what it started: by SIGTERM, and by SIGKILL whatever of its group does not heed that in time.
+
+        Not promised for what has left the group by making a session of its own.
+        """
         self._signal(signal.SIGTERM)
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+        # Its end is not asked for in between: while it is not known, nobody else can be given its number, which is the group's.
+        self._wait_for_group(grace_s)
+        self._signal(signal.SIGKILL)
+        self._wait_for_group(_KILLED_S)
+        self._process.wait()
 
     def close(self) -> int:
         """Wait for its end and for the last of its output; return its exit status."""
@@ -85,10 +93,18 @@ class Command:
         return code
 
     def _signal(self, number: int) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _wait_for_group(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (members := self._members()) and (left_s := deadline - time.monotonic()) > 0:
+            _wait_for_one(members, left_s)
+
+    def _members(self) -> list[int]:
+        """The processes of its group that have not ended."""
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _runs_in(name, self._process.pid)]
 
     def _feed(self, content: bytes) -> None:
         assert self._process.stdin is not None
@@ -104,6 +120,31 @@ class Command:
         with self._process.stdout as pipe:
             for line in pipe:
                 self._told(line)
+
+
+def _runs_in(pid: str, group: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name, which may hold anything, ends at the last bracket. Then: state, parent, group.
+            state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state not in (b"Z", b"X")
+
+
+def _wait_for_one(pids: Sequence[int], timeout_s: float) -> None:
+    """Sleep until one of these has ended, or the time is up."""
+    poll = select.poll()
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError:
+                # It has ended meanwhile.
+                return
+            stack.callback(os.close, fd)
+            poll.register(fd, select.POLLIN)
+        poll.poll(timeout_s * 1000)
 
 
 def _die_with_parent() -> None:

@@ -11,6 +11,7 @@ date before somebody looks. Its failures are warnings; they break nothing.
 
 import contextlib
 import fcntl
+import heapq
 import json
 import logging
 import os
@@ -35,15 +36,16 @@ _KINDS = {
     "job.status_changed": "status_changed",
     "job.published": "published",
     "job.received": "received",
+    "job.removed": "removed",
 }
 _TAIL_BYTES = 256 << 10
-"""More than the longest line."""
+"""How much of a log is looked at, beyond the length of what is to be added, for lines that are there already."""
 
 Lookup = Callable[[str], Job | None]
 
 
 class JobLog:
-    """The audit log in one folder, of one store; other stores may share the folder.
+    """The audit log in one folder, of one store; other stores may share the folder, and even the id of a job.
 
     Where `beside` is a folder of jobs as files, each job's events are told there as well, as `<job_id>.events.log`.
     """
@@ -71,7 +73,7 @@ class JobLog:
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
-        Lines that are older than the journal are kept. Raises OSError when the folder cannot be written.
+        Lines that are older than the journal, or another store's, are kept. Raises OSError when the folder cannot be written.
         """
         with self._turn(True):
             seen: dict[str, list[Entry]] = {}
@@ -129,22 +131,26 @@ class JobLog:
         return found if isinstance(found, str) else BEGINNING
 
     def _follow(self, journal: Journal, lookup: Lookup, cursor: Cursor) -> None:
+        # Without a place, what is here already may be anywhere; with one, only at the end.
+        looked_at = _TAIL_BYTES if cursor != BEGINNING else None
         for batch in journal.since(cursor):
             grouped: dict[str, list[Entry]] = {}
             for entry in batch.entries:
                 if entry.kind in _KINDS:
                     grouped.setdefault(entry.subject, []).append(entry)
             for job_id, entries in grouped.items():
-                self._append(job_id, entries, lookup)
+                self._append(job_id, entries, lookup, looked_at)
             self._put(self._place, {"cursor": batch.cursor})
 
-    def _append(self, job_id: str, entries: list[Entry], lookup: Lookup) -> None:
+    def _append(self, job_id: str, entries: list[Entry], lookup: Lookup, looked_at: int | None) -> None:
         home = self._home(job_id)
         home.mkdir(mode=0o700, exist_ok=True)
         path = home / "events.ndjson"
-        # One that was killed after this and before the cursor was written is not to be repeated.
-        last = _last_revision(path)
-        new = [entry for entry in entries if entry.revision > last]
+        # What one wrote that was killed before it wrote the cursor is not to be repeated. Whole lines are compared: several
+        # entries of one transaction may share a revision, and so may those of two stores.
+        lines = [_encoded(_line(entry)) for entry in entries]
+        known = _known(path, None if looked_at is None else looked_at + sum(map(len, lines)))
+        new = [entry for entry, line in zip(entries, lines, strict=True) if line not in known]
         if any(entry.kind == "job.registered" for entry in new) or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], lookup(job_id))
         _write_lines(path, [_line(entry) for entry in new])
@@ -160,11 +166,12 @@ class JobLog:
         home = self._home(job_id)
         home.mkdir(mode=0o700, exist_ok=True)
         path = home / "events.ndjson"
-        first = entries[0].revision
-        older = [line for line in self.events(job_id) if isinstance(line.get("revision"), int) and line["revision"] < first]
+        mine = {entry.revision for entry in entries}
+        others = [line for line in self.events(job_id) if _is_line(line) and line["revision"] not in mine]
         fd, temporary = tempfile.mkstemp(dir=home)
         os.close(fd)
-        _write_lines(Path(temporary), [*older, *(_line(entry) for entry in entries)])
+        # By time, and those of this journal in its order, whatever a stepped clock says.
+        _write_lines(Path(temporary), heapq.merge(others, map(_line, entries), key=lambda line: str(line["timestamp"])))
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
@@ -176,8 +183,8 @@ class JobLog:
 
     def _status(self, home: Path, job_id: str, entries: Iterable[Entry]) -> None:
         for entry in reversed(list(entries)):
-            if entry.kind in ("job.registered", "job.status_changed"):
-                status = entry.data.get("to", JobStatus.PENDING.value)
+            if entry.kind in ("job.registered", "job.status_changed", "job.removed"):
+                status = entry.data.get("to") or entry.data.get("status") or JobStatus.PENDING.value
                 self._put(home / "status.json", {"job_id": job_id, "status": status, "updated_at": render(entry.at)})
                 return
 
@@ -229,18 +236,20 @@ def _torn(fd: int) -> bool:
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
 
 
-def _last_revision(path: Path) -> int:
-    """The revision of the last whole line."""
+def _known(path: Path, size: int | None) -> set[bytes]:
+    """The lines at the end of a log, of so many bytes; all of them without a size."""
     try:
         with path.open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
-            lines = file.read().splitlines()
+            if size is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - size, 0))
+            return set(file.read().splitlines(keepends=True))
     except FileNotFoundError:
-        return 0
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return int(json.loads(line)["revision"])
-    return 0
+        return set()
+
+
+def _is_line(line: Any) -> bool:
+    """Is this what somebody wrote into a log, whole?"""
+    return isinstance(line, dict) and isinstance(line.get("revision"), int) and "timestamp" in line
 
 
 def _document(path: Path) -> dict[str, Any] | None:

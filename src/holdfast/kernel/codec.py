@@ -6,7 +6,7 @@ Unknown fields, wrong types, missing fields and naive timestamps are refused, on
 from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,17 +24,16 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Value(Plain, frozen=True, kw_only=True):
     """An immutable value with named, typed fields. Making one with a naive timestamp raises InvalidValue."""
 
-    _instants: ClassVar[Callable[["Value"], tuple[Any, ...]] | None]
-
     def __post_init__(self) -> None:
-        # Looked up in the class itself: a subclass has fields that its base does not know.
-        own = type(self).__dict__
-        instants = own["_instants"] if "_instants" in own else _instants_of(type(self))
-        if instants is not None:
-            for at in instants(self):
-                # Anything but a datetime here is None, or a wrong type that the encoder or the type checker will name.
-                if type(at) is datetime and at.tzinfo is None:
-                    raise _naive(self, at)
+        try:
+            # By the class itself: a subclass has fields that its base does not know.
+            instants = _INSTANTS[type(self)]
+        except KeyError:
+            instants = _instants_of(type(self))
+        for at in instants(self):
+            # Anything but a datetime here is None, or a wrong type that the encoder or the type checker will name.
+            if type(at) is datetime and at.tzinfo is None:
+                raise _naive(self, at)
 
 
 class Record(Value, frozen=True, kw_only=True):
@@ -59,12 +58,17 @@ def _naive(value: Value, at: datetime) -> InvalidValue:
     return InvalidValue(f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only", field=name)
 
 
-def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]] | None:
-    """What gets all instants of such a value at once; None where it has none."""
+def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
+    """What gets all instants of such a value at once."""
     names = [f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type)]
-    # Twice the first, so that one name gives a tuple too.
-    kind._instants = attrgetter(names[0], *names) if names else None
-    return kind._instants
+    # Twice one alone, so that it gives a tuple too.
+    found = attrgetter(*names, *names[: 2 - len(names)]) if names else _none
+    _INSTANTS[kind] = found
+    return found
+
+
+def _none(_: Value) -> tuple[Any, ...]:
+    return ()
 
 
 def _mentions_instant(kind: Any) -> bool:
@@ -75,4 +79,5 @@ def _mentions_instant(kind: Any) -> bool:
     )
 
 
+_INSTANTS: dict[type[Value], Callable[[Value], tuple[Any, ...]]] = {}
 _encoder = msgspec.json.Encoder()

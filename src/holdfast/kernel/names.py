@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.kernel.errors import InvalidName
+from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.limits import ID_CHARS_MAX, LABEL_CHARS_MAX
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -48,6 +48,19 @@ def check_label(value: str, what: str = "label") -> str:
     if isinstance(value, str) and _LABEL.match(value):
         return value
     raise _refusal(value, what, f"1 to {LABEL_CHARS_MAX} characters without control characters")
+
+
+def check_text(value: str, what: str) -> str:
+    """Return `value` if it is text that every encoding of Unicode can carry. Raises InvalidValue: what was not UTF-8 on a
+    command line comes as halves of surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(
+            f"the {what} is no UTF-8 at character {error.start + 1}: write it in UTF-8, or into a file whose path you tell",
+            field=what,
+        ) from None
+    return value
 
 
 def path_component(label: str) -> str:

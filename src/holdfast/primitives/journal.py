@@ -88,9 +88,13 @@ def redacted(data: Any) -> Any:
     """The same data with the values of secret fields replaced."""
     if type(data) in _SCALARS:
         return data
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {
-            key: REDACTED if value is not None and _names_a_secret(str(key)) else redacted(value) for key, value in data.items()
+            key: REDACTED
+            if value is not None and _names_a_secret(str(key))
+            # Most are plain, and calling for each would cost more than looking.
+            else (value if type(value) in _SCALARS else redacted(value))
+            for key, value in data.items()
         }
     if isinstance(data, list | tuple):
         return [redacted(item) for item in data]

@@ -17,6 +17,7 @@ from holdfast.domains.jobs.record import Job, JobStatus
 from holdfast.kernel.codec import Instant, Plain, Record, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
+from holdfast.kernel.names import check_text
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
@@ -88,6 +89,7 @@ def kind_named(value: EventKind | str) -> EventKind:
 
 def signed(event: Event, job: Job) -> Event:
     """The event with its signature, if the job has a key. Raises InvalidValue for one that is too large or is no JSON."""
+    check_text(event.detail, "detail")
     try:
         size = len(to_json(event))
     except (TypeError, ValueError, RecursionError) as error:

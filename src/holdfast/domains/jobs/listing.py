@@ -5,11 +5,11 @@ by label and priority by priority; within each they are in the order of arrival,
 few streams, each read backwards in pages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
-from holdfast.domains.jobs.record import JOBS, Job, JobStatus
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus, ended_group
 from holdfast.kernel.limits import JOBS_PAGE
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.store import Damage, ReadTx
@@ -24,19 +24,16 @@ def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, l
         elif one is JobStatus.RUNNING:
             streams.append(_sorted(tx, "running", (), damaged))
         else:
-            streams.append(_backwards(tx, "ended", (one.value,), damaged))
+            groups = (ended_group(one, adopted=False), ended_group(one, adopted=True))
+            streams += [_backwards(tx, "ended", (group,), damaged) for group in groups]
     matching = (job for job in merge(*streams, key=_place, reverse=True) if agent_session in (None, job.agent_session))
     return list(islice(matching, limit))[::-1]
 
 
-def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
-    """The oldest jobs that have ended, by arrival."""
+def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
+    """The oldest jobs of these groups that have ended, by arrival."""
     damaged: Damage = []
-    streams = [
-        (row.record for row in tx.find(JOBS, "ended", (status.value,), limit=limit, damaged=damaged))
-        for status in JobStatus
-        if status.ended
-    ]
+    streams = [(row.record for row in tx.find(JOBS, "ended", (group,), limit=limit, damaged=damaged)) for group in groups]
     return list(islice(merge(*streams, key=_place), limit))
 
 

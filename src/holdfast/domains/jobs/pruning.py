@@ -1,10 +1,16 @@
-"""Removing jobs that ended long ago, and their events."""
+"""Removing jobs that ended long ago, and their events.
 
+A job that another program registered is left alone unless it is asked for: that program may look for its file, and nobody but
+the file may know what became of it. So its end is told in the journal before it goes.
+"""
+
+from collections.abc import Sequence
 from datetime import timedelta
 
 from holdfast.domains.jobs.events import JOB_EVENTS
 from holdfast.domains.jobs.listing import oldest_ended
-from holdfast.domains.jobs.record import JOBS, Job
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus, ended_group, is_adopted
+from holdfast.kernel.clock import render
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOBS_KEEP, JOBS_KEEP_S, JOBS_PRUNED_MAX
 from holdfast.kernel.space import rows
@@ -12,39 +18,49 @@ from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
 
 
-def prune(store: Store, journal: Journal, *, keep: int = JOBS_KEEP, keep_s: float = JOBS_KEEP_S) -> int:
+def prune(store: Store, journal: Journal, *, keep: int = JOBS_KEEP, keep_s: float = JOBS_KEEP_S, adopted: bool = False) -> int:
     """Remove jobs that ended more than `keep_s` ago, and the oldest above `keep`, with their events; return how many.
 
-    Jobs that have not ended are never removed. Raises InvalidValue for bounds that cannot be.
+    Jobs that have not ended are never removed, and those that another program registered only with `adopted`; without it they
+    do not count towards `keep` either. Raises InvalidValue for bounds that cannot be.
     """
     if keep < 0 or not 0 <= keep_s < float("inf"):
         raise InvalidValue(f"cannot keep {keep} jobs for {keep_s} s: give numbers from 0 on", keep=keep)
+    whose = (False, True) if adopted else (False,)
+    groups = [ended_group(status, adopted=theirs) for status in JobStatus if status.ended for theirs in whose]
     removed = 0
-    while gone := _some(store, journal, keep, keep_s):
+    while gone := _some(store, journal, groups, keep, keep_s):
         removed += gone
     return removed
 
 
-def _some(store: Store, journal: Journal, keep: int, keep_s: float) -> int:
+def _some(store: Store, journal: Journal, groups: Sequence[str], keep: int, keep_s: float) -> int:
     def look(tx: ReadTx) -> list[Job]:
-        number = tx.count(JOBS, "ended")
-        oldest = oldest_ended(tx, JOBS_PRUNED_MAX)
+        number = sum(tx.count(JOBS, "ended", (group,)) for group in groups)
+        oldest = oldest_ended(tx, groups, JOBS_PRUNED_MAX)
         before = tx.now - timedelta(seconds=min(keep_s, _CENTURY_S))
         return [job for at, job in enumerate(oldest) if number - at > keep or (job.finished_at or job.updated_at) < before]
 
-    chosen = sorted(job.job_id for job in store.read(look, scope=[JOBS]))
+    chosen = sorted(store.read(look, scope=[JOBS]), key=lambda job: job.job_id)
     if not chosen:
         return 0
 
     def body(tx: Tx) -> int:
-        for job_id in chosen:
-            for row in tx.range(JOB_EVENTS, prefix=f"{job_id}/", damaged=[]):
+        for job in chosen:
+            for row in tx.range(JOB_EVENTS, prefix=f"{job.job_id}/", damaged=[]):
                 tx.delete(JOB_EVENTS, row.key)
-            tx.delete(JOBS, job_id)
+            if tx.delete(JOBS, job.job_id) and is_adopted(job):
+                journal.append(tx, kind="job.removed", subject=job.job_id, data=_last_words(job))
         journal.append(tx, kind="job.pruned", subject="jobs", data={"removed": len(chosen)})
         return len(chosen)
 
     return store.transact(body, scope=[rows(JOBS), JOB_EVENTS])
+
+
+def _last_words(job: Job) -> dict[str, str]:
+    """What is told of a job that no other entry may tell of."""
+    facts = {"status": job.status.value, "agent": job.agent, "agent_session": job.agent_session}
+    return {**facts, "created_at": render(job.created_at), "updated_at": render(job.updated_at)}
 
 
 _CENTURY_S = 100 * 365 * 24 * 3600.0

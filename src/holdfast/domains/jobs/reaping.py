@@ -1,20 +1,25 @@
 """Ending what nobody works on: running jobs whose worker died, or whose time is over.
 
-A job whose recorded process is dead goes back to pending, up to its number of attempts, and then ends in error. One past its
-time limit, or without a sign for too long, ends in error. A claim without a recorded process is ended by its limits alone.
+A job whose recorded process is dead goes back to pending until as many workers died as it may have attempts, and then ends in
+error; attempts that were given back do not count. One past its time limit, or without a sign for too long, ends in error. A
+claim without a recorded process is ended by its limits alone.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.domains.jobs import steps
-from holdfast.domains.jobs.record import JOBS, Job, JobStatus, due_at
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus, due_at, due_place
 from holdfast.domains.jobs.writing import write
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATCHED_MAX
+from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -28,6 +33,14 @@ class Sweep(NamedTuple):
 
     reaped: list[Job]
     alive: list[Holder]
+
+
+class Watched(NamedTuple):
+    """Processes that are watched: descriptors of which one becomes readable when one of them dies, and whether one had died
+    before it could be watched."""
+
+    fds: list[int]
+    died: bool
 
 
 class Reaper:
@@ -47,30 +60,50 @@ class Reaper:
         return True
 
     def sweep(self) -> Sweep:
-        """Look at the running jobs and reap what must be."""
+        """Look at the running jobs, page by page, and reap what must be."""
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
-        now, running = self._store.read(_running, scope=[JOBS])
-        liveness = {job.job_id: self._liveness(job) for job in running}
-        suspects = [job for job in running if _verdict(job, liveness[job.job_id], now) is not None]
-        alive = [job.claimed_by for job in running if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
-        return Sweep(self._reap(suspects) if suspects else [], alive)
+        reaped: list[Job] = []
+        alive: list[Holder] = []
+        start: Parts | None = ()
+        size = JOBS_SWEPT_MAX
+        while start is not None:
+            page = self._store.read(partial(_running, start=start, limit=size), scope=[JOBS])
+            # More of one moment than a page holds would be looked at for ever.
+            size = 2 * size if page.following == start else JOBS_SWEPT_MAX
+            start = page.following
+            swept = self._sweep(page)
+            reaped += swept.reaped
+            alive += swept.alive
+        return Sweep(reaped, alive)
 
     @contextmanager
-    def watching(self, holders: Sequence[Holder]) -> Iterator[list[int]]:
-        """Descriptors of which one becomes readable when one of these processes dies, for the block."""
+    def watching(self, holders: Sequence[Holder]) -> Iterator[Watched]:
+        """Watch processes that were alive a moment ago, for the block."""
         import os
 
-        fds = [fd for holder in holders[:JOBS_WATCHED_MAX] if (fd := self._processes.death(holder)) is not None]
+        watched = holders[:JOBS_WATCHED_MAX]
+        fds = [self._processes.death(holder) for holder in watched]
+        # Whoever cannot be watched may have died since: nothing would tell of that any more.
+        unwatched = [holder for holder, fd in zip(watched, fds, strict=True) if fd is None]
+        died = any(self._probe(holder) is Liveness.DEAD for holder in unwatched)
         try:
-            yield fds
+            yield Watched([fd for fd in fds if fd is not None], died)
         finally:
             for fd in fds:
-                os.close(fd)
+                if fd is not None:
+                    os.close(fd)
+
+    def _sweep(self, page: "_Page") -> Sweep:
+        liveness = {job.job_id: self._liveness(job) for job in page.jobs}
+        suspects = [job for job in page.jobs if _verdict(job, liveness[job.job_id], page.now) is not None]
+        alive = [job.claimed_by for job in page.jobs if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
+        return Sweep(self._reap(suspects) if suspects else [], alive)
 
     def _liveness(self, job: Job) -> Liveness:
-        if job.claimed_by is None:
-            return Liveness.UNKNOWN
-        return probe(job.claimed_by, self._processes, embedded=self._store.embedded)
+        return Liveness.UNKNOWN if job.claimed_by is None else self._probe(job.claimed_by)
+
+    def _probe(self, holder: Holder) -> Liveness:
+        return probe(holder, self._processes, embedded=self._store.embedded)
 
     def _reap(self, suspects: Sequence[Job]) -> list[Job]:
         # In the order of their keys, as everybody who latches several records does.
@@ -91,18 +124,25 @@ class Reaper:
         return self._store.transact(body, scope=[rows(JOBS)])
 
 
-def _running(tx: ReadTx) -> tuple[datetime, list[Job]]:
+class _Page(NamedTuple):
+    """Some running jobs, and where to go on; None when these were the last."""
+
+    now: datetime
+    jobs: list[Job]
+    following: Parts | None
+
+
+def _running(tx: ReadTx, *, start: Parts, limit: int) -> _Page:
     damaged: Damage = []
-    return tx.now, [row.record for row in tx.find(JOBS, "running", limit=JOBS_SWEPT_MAX, damaged=damaged)]
+    jobs = [row.record for row in tx.find(JOBS, "running", start=start or None, limit=limit, damaged=damaged)]
+    last = due_place(jobs[-1]) if jobs else start
+    return _Page(tx.now, jobs, last if len(jobs) + len(damaged) == limit else None)
 
 
 def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:
     """What becomes of a running job; None when it goes on."""
     if liveness is Liveness.DEAD:
-        if job.attempt < job.max_attempts:
-            return steps.put_back(job, now)
-        tried = f"{job.attempt} attempt" + ("s" if job.attempt != 1 else "")
-        return _failed(job, now, WORKER_DIED, f"its worker died, and {tried} were made of {job.max_attempts}")
+        return _bereft(job, now)
     due = due_at(job)
     if due is None or now <= due:
         return None
@@ -110,6 +150,15 @@ def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:
     if (now - begun).total_seconds() > job.timeout_sec:
         return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
     return _failed(job, now, TIMED_OUT, f"no sign of it came for {job.idle_timeout_sec:g} s")
+
+
+def _bereft(job: Job, now: datetime) -> Job:
+    deaths = job.deaths + 1
+    if deaths < job.max_attempts:
+        return steps.put_back(job, now, deaths=1)
+    attempts = "1 attempt" if deaths == 1 else f"{deaths} attempts"
+    ended = _failed(job, now, WORKER_DIED, f"its worker died: {attempts} ended so, and no more than {job.max_attempts} may")
+    return replace(ended, deaths=deaths)
 
 
 def _failed(job: Job, now: datetime, code: str, why: str) -> Job:

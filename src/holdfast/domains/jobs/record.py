@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 
 from holdfast.domains.jobs.broker import Broker
+from holdfast.kernel import token
 from holdfast.kernel.codec import Instant, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
-JOB_ID_CHARS = 8
 TIMEOUT_S = 600.0
 IDLE_TIMEOUT_S = 120.0
 ATTEMPTS_MAX = 3
-"""How often a job is begun, unless told, before the death of its worker ends it."""
+"""How many attempts at a job may end by the death of its worker, unless told, before that ends the job."""
 
 
 class JobStatus(enum.Enum):
@@ -30,10 +30,8 @@ class JobStatus(enum.Enum):
     ERROR = "error"
     CANCELLED = "cancelled"
 
-    @property
-    def ended(self) -> bool:
-        """Is this a last state?"""
-        return not TRANSITIONS[self]
+    ended: bool
+    """Is this a last state?"""
 
 
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
@@ -45,14 +43,19 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 }
 """docs/state_machines.md draws it."""
 
+for _status, _steps in TRANSITIONS.items():
+    # Kept with each status, since every write of a job asks for it several times.
+    _status.ended = not _steps
+
 
 class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
     `token` is that of the current attempt, None while nobody has it; `arrival` is the revision it was registered at, which
-    orders jobs without a clock. `last_event_at` is the last sign of life, and `waiting_since` is set while the work waits for
-    a permission. `error_code` says in one word what `error` says in a sentence. `extra` keeps what another program wrote into
-    the record beside these.
+    orders jobs without a clock. `attempt` counts how often it was begun, and `deaths` how many of these attempts ended by the
+    death of the worker: only they count towards `max_attempts`, and not those that were given back. `last_event_at` is the
+    last sign of life, and `waiting_since` is set while the work waits for a permission. `error_code` says in one word what
+    `error` says in a sentence. `extra` keeps what another program wrote into the record beside these.
     """
 
     job_id: str
@@ -74,6 +77,7 @@ class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     auth_token: str | None = None
     attempt: int = 0
     max_attempts: int = ATTEMPTS_MAX
+    deaths: int = 0
     token: int | None = None
     claimed_by: Holder | None = None
     started_at: Instant | None = None
@@ -119,11 +123,20 @@ def due_at(job: Job) -> datetime | None:
     While it waits for a permission it is not expected to give signs.
     """
     begun = job.started_at or job.updated_at
-    sign = max(begun, job.last_event_at or begun)
-    ends = [_after(begun, job.timeout_sec)]
-    if job.waiting_since is None:
-        ends.append(_after(sign, job.idle_timeout_sec))
-    return min((end for end in ends if end is not None), default=None)
+    late = _after(begun, job.timeout_sec)
+    if job.waiting_since is not None:
+        return late
+    sign = job.last_event_at
+    idle = _after(begun if sign is None or sign < begun else sign, job.idle_timeout_sec)
+    if late is None or idle is None:
+        return late or idle
+    return idle if idle < late else late
+
+
+def due_place(job: Job) -> Parts:
+    """The place of a running job among those that are running."""
+    due = due_at(job)
+    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
 
 
 def _after(at: datetime, seconds: float) -> datetime | None:
@@ -140,15 +153,23 @@ def _turn(job: Job) -> Parts | None:
 
 def _running(job: Job) -> Parts | None:
     """Running jobs by when they are overdue."""
-    if job.status is not JobStatus.RUNNING:
-        return None
-    due = due_at(job)
-    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
+    return due_place(job) if job.status is JobStatus.RUNNING else None
+
+
+def ended_group(status: JobStatus, *, adopted: bool) -> str:
+    """Where those that ended so are: the ones that another program registered apart, since only a person may remove them."""
+    return f"{status.value} adopted" if adopted else status.value
+
+
+def is_adopted(job: Job) -> bool:
+    """Did another program register it? Then its arrival is the beginning of an era, which no job that is registered here gets
+    but by a counter that ran over: one in four million, which is then removed by a person too."""
+    return job.arrival == token.first(token.era(job.arrival))
 
 
 def _ended(job: Job) -> Parts | None:
     """Jobs that ended, by how, then arrival."""
-    return (job.status.value, job.arrival) if job.status.ended else None
+    return (ended_group(job.status, adopted=is_adopted(job)), job.arrival) if job.status.ended else None
 
 
 def _write(job: Job) -> dict[str, Any]:

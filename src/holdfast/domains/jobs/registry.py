@@ -134,8 +134,9 @@ class Jobs:
                 left_s = deadline - time.monotonic()
                 if job is not None or left_s <= 0:
                     return job
-                with self._reaper.watching(alive) as deaths:
-                    woken = ears.wait(left_s, also=[*deaths, *stops])
+                # Whoever took a job since the sweep is not watched: of that one's death the next look tells, a little later.
+                with self._reaper.watching(alive) as watched:
+                    woken = ears.wait(0 if watched.died else left_s, also=[*watched.fds, *stops])
                 if stop_fd in woken.ready:
                     return None
 
@@ -158,6 +159,7 @@ class Jobs:
         """
         check_job_id(job_id)
         wanted = steps.status_named(status)
+        steps.check_words(result, error)
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
@@ -195,6 +197,7 @@ class Jobs:
             raise InvalidValue(f"{wanted.value} does not end a job: use completed, error or cancelled", field="status")
         if agent_session is not None:
             check_label(agent_session, "agent session")
+        steps.check_words(result, error)
         self._reaper.sweep_if_due()
         damaged: Damage = []
 
@@ -258,15 +261,17 @@ class Jobs:
         """Put back the jobs of dead workers, end those past their limits, and return them as they are now."""
         return self._reaper.sweep().reaped
 
-    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
+    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None, adopted: bool = False) -> int:
         """Remove finished jobs beyond the bounds (the configured ones unless told), with their events; return how many.
 
-        Registering does so now and then. Raises InvalidValue for bounds that cannot be.
+        Those that another program registered only if `adopted` says so. Registering does the rest now and then. Raises
+        InvalidValue for bounds that cannot be.
         """
         from holdfast.domains.jobs.pruning import prune
 
         keep = self._keep.keep_finished if keep_finished is None else keep_finished
-        return prune(self._store, self._journal, keep=keep, keep_s=self._keep.keep_s if keep_s is None else keep_s)
+        age_s = self._keep.keep_s if keep_s is None else keep_s
+        return prune(self._store, self._journal, keep=keep, keep_s=age_s, adopted=adopted)
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""

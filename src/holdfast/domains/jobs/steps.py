@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from holdfast.domains.jobs.record import TRANSITIONS, Job, JobStatus
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.names import check_text
 
 
 def begun(job: Job, now: datetime, token: int, holder: Holder | None = None) -> Job:
@@ -28,9 +29,17 @@ def begun(job: Job, now: datetime, token: int, holder: Holder | None = None) -> 
     )
 
 
-def put_back(job: Job, now: datetime) -> Job:
-    """The job pending again; whoever had it is stale."""
-    return replace(job, status=JobStatus.PENDING, updated_at=now, token=None, claimed_by=None, waiting_since=None)
+def put_back(job: Job, now: datetime, *, deaths: int = 0) -> Job:
+    """The job pending again, for the deaths of so many workers more; whoever had it is stale."""
+    return replace(
+        job,
+        status=JobStatus.PENDING,
+        updated_at=now,
+        token=None,
+        claimed_by=None,
+        waiting_since=None,
+        deaths=job.deaths + deaths,
+    )
 
 
 def ended(
@@ -106,6 +115,14 @@ def check_token(job: Job, token: int | None) -> None:
     raise Fenced(message, job_id=job.job_id, token=token, current=job.token)
 
 
+def check_words(result: str | None, error: str | None) -> None:
+    """Raises InvalidValue for words of a verdict that no encoding can carry."""
+    if result is not None:
+        check_text(result, "result")
+    if error is not None:
+        check_text(error, "error")
+
+
 def status_named(value: JobStatus | str) -> JobStatus:
     """The status of that name. Raises InvalidValue."""
     try:
@@ -128,6 +145,7 @@ def as_registered(job: Job) -> Job:
         updated_at=job.created_at,
         last_seq=0,
         attempt=0,
+        deaths=0,
         token=None,
         claimed_by=None,
         started_at=None,

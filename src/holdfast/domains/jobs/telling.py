@@ -5,7 +5,8 @@ lost while the broker is away, and none tells of what did not happen.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,8 +32,9 @@ from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
 from holdfast.kernel.names import check_job_id
+from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Row, Store, Tx
+from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
 
 _log = logging.getLogger("holdfast.jobs")
@@ -104,16 +106,17 @@ class JobEvents:
         )
         return [row.record.told for row in found]
 
-    def unsent(self, job_id: str | None = None, *, limit: int = JOURNAL_READ_MAX) -> list[Unsent]:
+    def unsent(self, job_id: str | None = None) -> list[Unsent]:
         """Events that wait for the broker, of one job or of all, in order."""
+        return [one for page in self.unsent_pages(job_id) for one in page]
+
+    def unsent_pages(self, job_id: str | None = None) -> Iterator[list[Unsent]]:
+        """The same in pages, each read when it is asked for."""
         match = () if job_id is None else (job_id,)
-
-        def body(tx: Any) -> list[tuple[Row[JobEvent], Row[Job] | None]]:
-            found = tx.find(JOB_EVENTS, "unsent", match, limit=limit, damaged=[])
-            return [(row, tx.get(JOBS, row.record.told.job_id)) for row in found]
-
-        pairs = self._store.read(body, scope=[JOBS, JOB_EVENTS])
-        return [Unsent(job.record, row.record.told) for row, job in pairs if job is not None]
+        start: Parts | None = ()
+        while start is not None:
+            page, start = self._store.read(partial(_waiting, match=match, start=start), scope=[JOBS, JOB_EVENTS])
+            yield page
 
     def sent(self, events: Sequence[Event]) -> None:
         """Take note that the broker has these."""
@@ -195,6 +198,22 @@ class JobEvents:
                 tx.notify(job_topic(after.job_id))
         else:
             tx.put(JOBS, after.job_id, after)
+
+
+def _waiting(tx: ReadTx, *, match: Parts, start: Parts) -> tuple[list[Unsent], Parts | None]:
+    """A page of events that wait, and where to go on, None behind the last. Damaged ones are passed over."""
+    size, full = JOURNAL_READ_MAX, True
+    events: list[Event] = []
+    while full and not events:
+        damaged: Damage = []
+        found = tx.find(JOB_EVENTS, "unsent", match, start=start or None, limit=size, damaged=damaged)
+        events = [row.record.told for row in found]
+        full = len(events) + len(damaged) == size
+        # All of a page may be damaged, and no place is known behind it.
+        size *= 2
+    jobs = {job_id: tx.get(JOBS, job_id) for job_id in {event.job_id for event in events}}
+    page = [Unsent(job.record, event) for event in events if (job := jobs[event.job_id]) is not None]
+    return page, (events[-1].job_id, events[-1].seq + 1)[len(match) :] if full else None
 
 
 def _after(job: Job, kind: EventKind, tx: Tx, detail: str) -> tuple[Job, bool]:

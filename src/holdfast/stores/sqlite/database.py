@@ -32,8 +32,12 @@ from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
 
 T = TypeVar("T")
 
-CHECKPOINT_FRAMES = 2000
-"""The log is copied into the database and begun anew when it has this many pages (8 MB)."""
+CHECKPOINT_FRAMES = 3600
+"""The log is copied into the database and begun anew when it has this many pages (14 MB).
+
+The more it has, the more often a page is in it that is copied once. But the first part of SQLite's index of the log has 4062
+places, and with a second part each page has to be looked for in both.
+"""
 
 CHECKPOINT_FRAMES_VOLATILE = 400
 """The same of a file that is never synced, where a checkpoint costs little more than two changes, while in a long log each
@@ -163,7 +167,11 @@ class Database:
 
         def transaction() -> T:
             faults.reach("sqlite.gate.after")
-            self._persist(lambda: execute("BEGIN IMMEDIATE"), deadline)
+            try:
+                execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                # Mostly nobody is in the way.
+                self._persist(lambda: execute("BEGIN IMMEDIATE"), deadline)
             try:
                 result = work()
                 faults.reach("sqlite.commit.before")
@@ -181,7 +189,8 @@ class Database:
                         execute("ROLLBACK")
                 raise
 
-        return self.alone(transaction, timeout_s, sleepy=sleepy)
+        faults.reach("sqlite.gate.before")
+        return self.gate.run(transaction, timeout_s, sleepy=sleepy)
 
     def end_turn(self, connection: Connection, *, durable: bool) -> None:
         """After a write whose notices are sent: return once it survives a power loss, if it should. Otherwise give way: flock

@@ -87,7 +87,11 @@ class SqliteStore:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         deadline = time.monotonic() + timeout_s
-        return self._again_if_changed(self._transact, body, plan_of(tuple(scope)), deadline, durable)
+        plan = plan_of(tuple(scope))
+        try:
+            return self._transact(body, plan, deadline, durable)
+        except TablesChanged:
+            return self._again_if_changed(self._transact, body, plan, deadline, durable)
 
     def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True) -> T:
         database = self._database(plan.volatile, deadline)

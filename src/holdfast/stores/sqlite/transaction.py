@@ -82,7 +82,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         revision = self.revision + self._appended
         self._appended += 1
         self.change(_APPEND, (revision, self._ns, microseconds(self.now), actor, kind, subject, encoded))
-        self.notify(JOURNAL_TOPIC)
+        self.topics[JOURNAL_TOPIC] = None
         return revision
 
     def trim(self, *, keep: int, before: datetime) -> int:

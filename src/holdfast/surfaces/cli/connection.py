@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from holdfast.app import Holdfast, connect
+from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,6 +20,13 @@ class Given:
         self.store: str | None = None
         self.namespace: str | None = None
         self.registry_dir: str | None = None
+        self.registry_around: str | None = None
+        """The folder of the worker that this runs inside of, for who says nothing else."""
+
+    @property
+    def registry(self) -> str | None:
+        """The folder of jobs to work on in place of a store."""
+        return self.registry_around if self.registry_dir is None and self.store is None else self.registry_dir
 
 
 def store_options(command: F) -> F:
@@ -35,8 +44,10 @@ def store_options(command: F) -> F:
 
 def registry_option(command: F) -> F:
     """Add --registry-dir to a command about jobs."""
-    words = "A folder of jobs as files, one a job, instead of a store"
-    return click.option("--registry-dir", expose_value=False, callback=_remember, help=words, metavar="DIR")(command)
+    words = "A folder of jobs as files, one a job, instead of a store  [HOLDFAST_REGISTRY_DIR]"
+    return click.option(
+        "--registry-dir", envvar=REGISTRY_DIR_ENV, expose_value=False, callback=_remember, help=words, metavar="DIR"
+    )(command)
 
 
 def given() -> Given:
@@ -47,19 +58,24 @@ def given() -> Given:
 def connected(*, create: bool = True) -> Holdfast:
     """Connect as the user said. A command that only looks makes no store: it says `create=False`."""
     said = given()
-    if said.registry_dir is not None:
-        return _registry(said, create=create)
+    if said.registry is not None:
+        return _registry(said, said.registry, create=create)
     return connect(said.store, namespace=said.namespace, create=create)
 
 
-def _registry(said: Given, *, create: bool) -> Holdfast:
+def _registry(said: Given, registry: str, *, create: bool) -> Holdfast:
     """A folder of jobs in place of a store."""
-    if said.store is not None or not said.registry_dir:
+    if said.store is not None or not registry:
         raise click.UsageError("--registry-dir is a folder, and takes the place of --store: say one of them")
-    folder = Path(said.registry_dir).absolute()
+    folder = Path(registry).absolute()
     return connect(f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."})
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None and parameter.name is not None:
-        setattr(context.ensure_object(Given), parameter.name, value)
+    if value is None or parameter.name is None:
+        return
+    said = context.ensure_object(Given)
+    if context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
+        said.registry_around = value
+    else:
+        setattr(said, parameter.name, value)

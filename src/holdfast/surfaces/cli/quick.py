@@ -4,6 +4,7 @@ Only the plain forms are taken here; anything else, help and mistakes included, 
 function of picking.py, and a test holds their outcomes equal.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ _PICK_OPTIONS = {
     "--wait": "wait_s",
     "--pid": "pid",
 }
+REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
+"""Names the folder of jobs of the worker around a command, in which that works unless it is told another place."""
 DIGITS_MAX = 10
 PID_MAX = 2**31 - 1
 
@@ -29,7 +32,7 @@ def run(arguments: Sequence[str]) -> int | None:
         return 0
     if list(arguments[:2]) == ["jobs", "pick"]:
         options = _parse(arguments[2:])
-        if options is not None and "agent_session" in options:
+        if options is not None and "agent_session" in options and ("store" in options or not os.environ.get(REGISTRY_DIR_ENV)):
             return _pick(options)
     return None
 

@@ -13,6 +13,7 @@ from holdfast.surfaces.cli.jobs.options import (
     changing,
     job_option,
     json_option,
+    mirror,
     token_option,
     where_options,
 )
@@ -107,13 +108,16 @@ def reap(as_json: bool) -> None:
 @click.command()
 @click.option("--keep", type=click.IntRange(0), help="How many finished jobs to keep.  [default: jobs.keep_finished]")
 @click.option("--keep-days", type=click.FloatRange(0), help="For how many days to keep them.  [default: jobs.keep_s]")
+@click.option("--adopted", is_flag=True, help="Those too that another program registered.")
 @json_option
 @where_options
-def prune(keep: int | None, keep_days: float | None, as_json: bool) -> None:
+def prune(keep: int | None, keep_days: float | None, adopted: bool, as_json: bool) -> None:
     """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
     with changing() as hf:
         # Before they are gone: the log tells more of a job that is still there.
-        removed = hf.jobs.prune(keep_finished=keep, keep_s=None if keep_days is None else keep_days * 86400)
+        mirror(hf, wait=True)
+        keep_s = None if keep_days is None else keep_days * 86400
+        removed = hf.jobs.prune(keep_finished=keep, keep_s=keep_s, adopted=adopted)
     answer(to_json({"removed": removed}) if as_json else f"{removed} jobs removed")
 
 

@@ -14,6 +14,7 @@ from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
 from holdfast.surfaces.cli.output import write
+from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 RESULT_CHARS_MAX = 2000
 _PROMPT_BYTES_MAX = 64 << 10
@@ -144,10 +145,12 @@ class Labour:
         if len(job.prompt.encode()) <= _PROMPT_BYTES_MAX and "\0" not in job.prompt:
             own["HOLDFAST_JOB_PROMPT"] = job.prompt
         if self._way.registry_dir is not None:
-            own["HOLDFAST_REGISTRY_DIR"] = os.path.abspath(self._way.registry_dir)
+            own[REGISTRY_DIR_ENV] = os.path.abspath(self._way.registry_dir)
         elif self._hf.settings.store is not None:
             own["HOLDFAST_STORE"] = self._hf.settings.store
-        return {**os.environ, **own}
+        # A worker of a store may run inside one of a folder, and its commands must not look there.
+        around = {name: value for name, value in os.environ.items() if name != REGISTRY_DIR_ENV}
+        return {**around, **own}
 
 
 class Progress:

@@ -9,7 +9,7 @@ from holdfast.adapters.courier import Courier
 from holdfast.app import Holdfast
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import BrokerUnavailable
+from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
 
@@ -31,18 +31,28 @@ def publish(
     """Tell an event of a job, and move the job as it says; prints the event's number.
 
     EVENT is started, permission_required, progress, completed, error or cancelled. The event is kept before it is sent: if
-    the broker is away (exit 6), it goes out with the next one, or with `publish --unsent`.
+    the broker is away (exit 6), it goes out with the next one, or with `publish --unsent`. Exit 2 also tells of a job whose
+    topic nothing can be sent to.
     """
     if unsent == (job_id is not None) or (job_id is not None and event is None):
         raise click.UsageError("say JOB and EVENT, or --unsent")
     content = None if data is None else _decoded(data)
     with changing() as hf:
         if job_id is None or event is None:
-            answer(_sent(_send(hf, None, ""), as_json))
+            _send_all(hf, as_json)
             return
         published = hf.job_events.publish(job_id, event, detail=detail, data=content, token=token)
         answer(to_json(published.event) if as_json else str(published.event.seq))
         _send(hf, job_id, f"event {published.event.seq} of job {job_id} is kept and not sent yet: ")
+
+
+def _send_all(hf: Holdfast, as_json: bool) -> None:
+    try:
+        sent = _send(hf, None, "")
+    except InvalidValue as error:
+        answer(_sent(error.fields.get("sent", 0), as_json))
+        raise
+    answer(_sent(sent, as_json))
 
 
 def _send(hf: Holdfast, job_id: str | None, before: str) -> int:
@@ -53,6 +63,8 @@ def _send(hf: Holdfast, job_id: str | None, before: str) -> int:
         raise BrokerUnavailable(
             f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
         ) from None
+    except InvalidValue as error:
+        raise InvalidValue(f"{before}{error.message}", **error.fields) from None
     finally:
         courier.close()
 

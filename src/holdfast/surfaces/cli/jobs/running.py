@@ -66,7 +66,7 @@ def run(
         validate=None if validate is None else _found(tuple(shlex.split(validate))),
         stdin=stdin,
         heartbeat_s=heartbeat_s,
-        registry_dir=given().registry_dir,
+        registry_dir=given().registry,
     )
     with connected() as hf:
         worker = Worker(hf, agent_session, way, quiet=quiet)

@@ -128,6 +128,8 @@ def _told(line: dict[str, Any]) -> str:
     elif line.get("event") == "status_changed":
         why = f" ({line['why']})" if line.get("why") else ""
         what = f"{line.get('from')} -> {line.get('to')}{why}, attempt {line.get('attempt')}"
+    elif line.get("event") == "removed":
+        what = f"from the registry, {line.get('status')}"
     else:
         what = f"for {line.get('agent_session', '?')}"
     return f"{line.get('timestamp')}  {line.get('event', '?'):<15} {what.strip()}  by {line.get('actor')}"

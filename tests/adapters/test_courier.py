@@ -1,0 +1,98 @@
+"""Who takes events to brokers: one that is away holds up no other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.adapters import courier as courier_
+from holdfast.adapters.courier import Courier, Errand
+from holdfast.domains.jobs import Broker, telling
+from holdfast.domains.jobs.reach import Reach
+from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+
+
+class Brokers:
+    """What stands for every broker; the one called `away` is not there."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+        self.asked: list[str] = []
+
+    def publisher(self, reach: Reach) -> "Brokers":
+        self.asked.append(reach.host)
+        if reach.host == "away":
+            raise BrokerUnavailable("it is away", outcome="none")
+        return self
+
+    def send(self, topic: str, payload: bytes) -> None:
+        if "#" in topic:
+            raise InvalidValue(f"nothing can be sent to the topic {topic}", field="topic_prefix")
+        self.got.append(topic)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    made = Brokers()
+    monkeypatch.setattr(courier_, "Publisher", made.publisher)
+    monkeypatch.setattr(telling, "JOURNAL_READ_MAX", 4)
+    return made
+
+
+@pytest.fixture
+def hf() -> Iterator[holdfast.Holdfast]:
+    with holdfast.connect("memory:") as made:
+        yield made
+
+
+def register(hf: holdfast.Holdfast, job_id: str, host: str) -> None:
+    hf.jobs.register_job("x", agent="a", agent_session="s", job_id=job_id, broker=Broker(host=host))
+
+
+def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+    register(hf, "a", "away")
+    register(hf, "z", "there")
+    for _ in range(9):
+        hf.job_events.publish("a", "progress")
+    for _ in range(5):
+        hf.job_events.publish("z", "progress")
+    courier = Courier(hf.job_events, {})
+    with pytest.raises(BrokerUnavailable) as raised:
+        courier.send()
+    assert raised.value.fields["sent"] == 5
+    assert brokers.got == ["holdfast/jobs/z/events"] * 5
+    assert brokers.asked == ["away", "there"]
+    assert [one.event.seq for one in hf.job_events.unsent()] == list(range(1, 10))
+
+
+def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+    spoil(hf, "a")
+    register(hf, "z", "there")
+    hf.job_events.publish("z", "progress")
+    with pytest.raises(InvalidValue, match="give job a another topic_prefix") as raised:
+        Courier(hf.job_events, {}).send()
+    assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
+
+
+def test_a_worker_complains_of_such_a_topic_once_and_goes_on(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+    spoil(hf, "a")
+    said: list[str] = []
+    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
+    errand.wake("a")
+    errand.close(20)
+    again: Any = errand._deliver({"a"})
+    assert (again, len(said)) == (True, 1)
+
+
+def spoil(hf: holdfast.Holdfast, job_id: str) -> None:
+    """A job with a topic that only another program could have given it, and an event."""
+    register(hf, job_id, "there")
+    job = hf.jobs.get_job(job_id)
+    hf.store.transact(lambda tx: tx.put(JOBS, job_id, replace(job, topic_prefix="a/#")), scope=[JOBS])
+    hf.job_events.publish(job_id, "progress")

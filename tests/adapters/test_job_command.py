@@ -1,0 +1,72 @@
+"""A command that is run for a job: ended with all it started."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from holdfast.adapters.job_command import Command
+
+PATIENCE_S = 30.0
+
+
+class Heard:
+    """The lines of a command, to be waited for."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self._more = threading.Condition()
+
+    def line(self, line: bytes) -> None:
+        with self._more:
+            self.lines.append(line)
+            self._more.notify_all()
+
+    def wait(self, number: int) -> list[int]:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.lines) >= number, PATIENCE_S)
+            return [int(line) for line in self.lines[:number]]
+
+
+def run(script: str, heard: Heard) -> Command:
+    environment = {"PATH": os.environ["PATH"]}
+    return Command(["sh", "-c", script], cwd=None, environment=environment, stdin=b"", told=heard.line)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+DEAF = "sh -c 'trap \"\" TERM; echo $$; exec sleep 300'"
+
+
+@pytest.mark.parametrize("script", [f"{DEAF} & wait", f"trap '' TERM; {DEAF} & wait"], ids=["a child", "both"])
+def test_what_ignores_sigterm_is_killed_with_its_group_after_the_grace(script: str) -> None:
+    heard = Heard()
+    command = run(script, heard)
+    [child] = heard.wait(1)
+    try:
+        command.stop(grace_s=0.2)
+        assert not alive(child)
+        assert command.close() in (-signal.SIGTERM, -signal.SIGKILL)
+    finally:
+        if alive(child):
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_has_the_grace_to_end_by_itself_and_no_longer_than_it_needs(tmp_path: object) -> None:
+    heard = Heard()
+    child = "sh -c 'trap \"echo 1; exit\" TERM; echo $$; while :; do sleep 0.01; done'"
+    command = run(f"{child} & wait", heard)
+    heard.wait(1)
+    began = time.monotonic()
+    command.stop(grace_s=PATIENCE_S)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    command.close()
+    assert heard.wait(2)[1] == 1
