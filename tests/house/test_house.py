@@ -18,7 +18,7 @@ from holdfast import errors
 from holdfast.kernel.codec import Value
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "libtmux", "psycopg", "psycopg_pool", "mcp"}
+EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "psycopg", "psycopg_pool", "mcp"}
 """The top-level modules of everything in an extra."""
 
 MODULES = [

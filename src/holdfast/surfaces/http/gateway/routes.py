@@ -62,7 +62,7 @@ class Counter:
     def status(self) -> Status:
         """The status, by a look of this moment, but not by ten looks a moment."""
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
-            self.gateway.look()
+            self.gateway.glance()
             self._looked_s = time.monotonic()
         return self.gateway.status()
 
