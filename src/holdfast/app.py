@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store, load_settings
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.places import gateway_root, gateways_here, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
+from holdfast.places import gateway_place, gateways_here, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.opening import open_store
@@ -20,7 +22,7 @@ from holdfast.stores.opening import open_store
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.joblog import JobLog
-    from holdfast.domains.agents import Agents
+    from holdfast.domains.agents import Agent, Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.telling import JobEvents
     from holdfast.domains.network import Registry
@@ -134,7 +136,12 @@ class Holdfast:
         """An agent's gateway: found by its folder on this machine, or at an address with its token. Raises InvalidName."""
         from holdfast.adapters.gateway_client import GatewayClient
 
-        return GatewayClient(agent, root=gateway_root(self.settings, agent), url=url, token=token)
+        return GatewayClient(agent, root=gateway_place(self.settings, agent, lambda: self._known(agent)), url=url, token=token)
+
+    def _known(self, agent: str) -> "Agent | None":
+        with suppress(HoldfastError):
+            return self.agents.resolve(agent).record
+        return None
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when that cannot be read."""

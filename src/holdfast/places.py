@@ -1,7 +1,7 @@
 """What lies beside a store: the folders of its files, the lock of its swaps, signal files, the audit log of jobs, gateways."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from holdfast.kernel.store import Store
 from holdfast.stores.opening import sqlite_path
 
 if TYPE_CHECKING:
+    from holdfast.domains.agents import Agent
     from holdfast.domains.workflows.swap_lock import SwapLock
 
 
@@ -97,6 +98,27 @@ def gateway_agent(agent: str) -> str:
 def gateway_root(settings: Settings, agent: str) -> Path:
     """The folder of an agent's gateway. Raises InvalidName."""
     return _gateways(settings) / gateway_agent(agent)
+
+
+def gateway_key(agent: str, record: "Agent | None") -> str:
+    """What the gateway of an agent is kept under, once its record is known: its name, if its id follows from that, else its id.
+    So it has one, whichever of the two it is called by. Raises InvalidName."""
+    from holdfast.domains.agents.names import bare, id_of
+
+    if record is None:
+        return gateway_agent(agent)
+    return bare(record.agent_name) if id_of(record.agent_name) == record.agent_id else record.agent_id
+
+
+def gateway_place(settings: Settings, agent: str, record_of: Callable[[], "Agent | None"]) -> Path:
+    """The folder of the gateway that serves an agent, by its name or id. The registry is asked only when none runs under what
+    the agent was called. Raises InvalidName."""
+    from holdfast.adapters.gateway_folder import GatewayFolder
+
+    root = gateway_root(settings, agent)
+    if GatewayFolder(root).instance() is not None:
+        return root
+    return _gateways(settings) / gateway_key(agent, record_of())
 
 
 def gateways_here(settings: Settings) -> list[str]:

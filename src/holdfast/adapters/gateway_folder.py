@@ -3,6 +3,7 @@
     queue.sqlite                  the queue, where it does not live in a shared database
     token                         the bearer token, for its owner alone
     run/current-instance.json     which process serves, and where
+    run/vouched.json              which instance of the agent the last one vouched for in the registry
     state.json                    the last status
     events.jsonl                  what happened, a line an event
 
@@ -37,6 +38,15 @@ class CurrentInstance(Plain, frozen=True, kw_only=True):
     managed_agent_instance_id: str | None = None
 
 
+class Vouched(Plain, frozen=True, kw_only=True):
+    """Which instance of the agent was there when a generation was first seen: what comes in its place is another agent."""
+
+    schema_version: int = 1
+    generation_id: str
+    token: int
+    instance_id: str
+
+
 class GatewayFolder:
     """The folder of one agent's gateway."""
 
@@ -48,6 +58,7 @@ class GatewayFolder:
         self.events = root / "events.jsonl"
         self.agent_process = self.run / "agent-process.json"
         self._instance = self.run / "current-instance.json"
+        self._vouched = self.run / "vouched.json"
         self.state_path = root / "state.json"
 
     def prepare(self) -> None:
@@ -70,6 +81,14 @@ class GatewayFolder:
     def instance(self) -> CurrentInstance | None:
         """Who serves, or served last and was killed; None when nobody does."""
         return _read(self._instance, CurrentInstance)
+
+    def write_vouched(self, vouched: Vouched) -> None:
+        """Remember which instance is vouched for."""
+        _replace(self._vouched, msgspec.json.format(to_json(vouched), indent=2))
+
+    def vouched(self) -> Vouched | None:
+        """Which instance was vouched for last."""
+        return _read(self._vouched, Vouched)
 
     def write_state(self, status: Status) -> None:
         """Keep the status for whoever looks."""

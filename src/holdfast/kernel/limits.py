@@ -201,6 +201,12 @@ GATEWAY_INSPECT_EVERY_S = 1.0
 GATEWAY_GLANCE_S = 1.0
 """How long whoever asks for the status waits for a look that another has begun; then it is told what was last seen."""
 
+GATEWAY_PROVE_S = 5.0
+"""How long what listens where a gateway should be may take to prove that it is one."""
+
+GATEWAY_ANNOUNCE_EVERY_S = 60.0
+"""How often a gateway looks at its agent's record by itself. It is told at once when the agent changes hands."""
+
 GATEWAY_LEASE_S = 30.0
 """How long a gateway's process that cannot be probed is believed without a sign of life. It renews at a third of it."""
 
