@@ -32,9 +32,9 @@ class Announcement:
     """Keeps the record of a gateway's agent in step with the gateway, whatever generation it becomes: where it listens, and,
     for as long as the agent is seen, that the agent lives.
 
-    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, where the manifest said so: a generation that is
-    reached otherwise is not this gateway's. `seen` tells which instance of the agent is there, if any. Where there is no such
-    record, or the store does not answer, the gateway serves all the same: that is logged.
+    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, where the manifest said so: a generation that
+    is reached otherwise is not this gateway's. `seen` tells which instance of the agent is there, if any. Where there is no
+    such record, or the store does not answer, the gateway serves all the same: that is logged.
     """
 
     def __init__(

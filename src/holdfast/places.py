@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.access import Access, access_for, access_like
 from holdfast.configuration import default_store, state_folder
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
@@ -50,7 +51,7 @@ def swap_lock_of(store: Store) -> "SwapLock":
     if path is not None:
         from holdfast.adapters.flock import FlockLock
 
-        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"), access_like(path))
     if store.kind != "memory":
         # A lock among threads would let two processes swap at once.
         raise InvalidValue(f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory", store=store.kind)
@@ -85,6 +86,12 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
     if kind == "memory":
         return None
     return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
+
+
+def access_in(settings: Settings, store: Store) -> Access:
+    """For whom that is which is made beside a store: as the store itself or, where it has no files, as the settings say."""
+    path = getattr(store, "path", None) or getattr(getattr(store, "folders", None), "own", None)
+    return access_for(settings.group) if path is None else access_like(path)
 
 
 def gateway_agent(agent: str) -> str:

@@ -7,7 +7,8 @@
     state.json                    the last status
     events.jsonl                  what happened, a line an event
 
-Folders are 0700 and files 0600 whatever the umask. A file that is replaced is never seen half written.
+Folders are 0700 and files 0600 whatever the umask, also where a group shares the store: whoever may write here has the agent do
+what he likes. A file that is replaced is never seen half written.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.access import PRIVATE, Access, make_folder, make_one_folder
 from holdfast.domains.gateway.status import Status
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable
@@ -61,12 +63,13 @@ class GatewayFolder:
         self._vouched = self.run / "vouched.json"
         self.state_path = root / "state.json"
 
-    def prepare(self) -> None:
-        """Make the folders. Raises StoreUnavailable when they cannot be made, or others could write there."""
+    def prepare(self, around: Access = PRIVATE) -> None:
+        """Make the folders; `around` says for whom those of all gateways are. Raises StoreUnavailable when that fails."""
         try:
+            make_folder(self.root.parent, around)
             for folder in (self.root, self.run):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.chmod(folder, 0o700)
+                make_one_folder(folder)
+                os.chmod(folder, PRIVATE.folder)
         except OSError as error:
             raise StoreUnavailable(f"the gateway's folder {self.root} cannot be used: {error}", outcome="none") from None
 

@@ -21,6 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access, dress, make_folder, make_one_folder, open_file
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
@@ -48,8 +49,9 @@ class JobLog:
     Where `beside` is a folder of jobs as files, each job's events are told there as well, as `<job_id>.events.log`.
     """
 
-    def __init__(self, folder: Path, *, store: str, beside: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, store: str, beside: Path | None = None, access: Access = PRIVATE) -> None:
         self.folder = folder
+        self._access = access
         self._beside = beside
         self._place = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
 
@@ -117,8 +119,8 @@ class JobLog:
     @contextmanager
     def _turn(self, wait: bool) -> Iterator[bool]:
         """Be the only one to write, for the block; False when another is and `wait` is not wanted."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(self.folder, self._access)
+        fd = open_file(self.folder / ".lock", os.O_RDWR, self._access)
         try:
             yield _locked(fd, wait)
         finally:
@@ -140,31 +142,32 @@ class JobLog:
 
     def _append(self, job_id: str, entries: list[Entry], lookup: Lookup) -> None:
         home = self._home(job_id)
-        home.mkdir(mode=0o700, exist_ok=True)
+        make_one_folder(home, self._access)
         path = home / "events.ndjson"
         # One that was killed after this and before the cursor was written is not to be repeated.
         last = _last_revision(path)
         new = [entry for entry in entries if entry.revision > last]
         if any(entry.kind == "job.registered" for entry in new) or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], lookup(job_id))
-        _write_lines(path, [_line(entry) for entry in new])
+        _write_lines(path, [_line(entry) for entry in new], self._access)
         self._tell_beside(job_id, new)
         self._status(home, job_id, new)
 
     def _tell_beside(self, job_id: str, entries: Iterable[Entry]) -> None:
         if self._beside is not None:
             told = [entry.data for entry in entries if entry.kind == "job.published"]
-            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told)
+            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told, self._access)
 
     def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
         home = self._home(job_id)
-        home.mkdir(mode=0o700, exist_ok=True)
+        make_one_folder(home, self._access)
         path = home / "events.ndjson"
         first = entries[0].revision
         older = [line for line in self.events(job_id) if isinstance(line.get("revision"), int) and line["revision"] < first]
         fd, temporary = tempfile.mkstemp(dir=home)
+        dress(fd, self._access)
         os.close(fd)
-        _write_lines(Path(temporary), [*older, *(_line(entry) for entry in entries)])
+        _write_lines(Path(temporary), [*older, *(_line(entry) for entry in entries)], self._access)
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
@@ -184,6 +187,7 @@ class JobLog:
     def _put(self, path: Path, document: dict[str, Any]) -> None:
         """Replace a small file whole."""
         fd, temporary = tempfile.mkstemp(dir=path.parent)
+        dress(fd, self._access)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True, ensure_ascii=False)
             file.write("\n")
@@ -209,12 +213,12 @@ def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _write_lines(path: Path, told: Iterable[dict[str, Any]]) -> None:
+def _write_lines(path: Path, told: Iterable[dict[str, Any]], access: Access) -> None:
     """Append a line for each, in one write."""
     lines = b"".join(_encoded(line) for line in told)
     if not lines:
         return
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    fd = open_file(path, os.O_RDWR | os.O_APPEND, access)
     with os.fdopen(fd, "r+b", buffering=0) as file:
         if _torn(file.fileno()):
             lines = b"\n" + lines

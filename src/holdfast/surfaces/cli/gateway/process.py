@@ -1,7 +1,6 @@
 """The process of a gateway, from its first moment to its last."""
 
 import gc
-import os
 import socket
 from collections.abc import Sequence
 
@@ -33,8 +32,6 @@ def run(
     """Serve an agent, reached as `spec` says, until told to stop. Raises Held while another gateway serves it, and LeaseLost
     when one takes over."""
     ending = _Ending()
-    # What others may make of files that are begun from here on is nothing.
-    os.umask(0o077)
     with bound(host, port) as listening:
         parts = open_gateway(served.key, spec, settings, depth_max=depth_max, on_lost=ending.lose)
         try:
