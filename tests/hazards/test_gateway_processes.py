@@ -108,7 +108,7 @@ class Load:
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_random_moments_under_load(gate: GatewayProcess) -> None:
+def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> None:
     gate.start()
     load = Load(gate.root)
     for _ in range(KILLS):
@@ -137,7 +137,11 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess) -> None:
             assert (one["state"], one["error_code"]) == ("failed", "interrupted_by_restart"), one
     interrupted = [one for one in in_order if one["state"] == "failed"]
     assert len(interrupted) <= KILLS, "one kill can only interrupt what had the slot"
-    assert len([one for one in in_order if one["state"] == "completed"]) > 0
+    completed = [one for one in in_order if one["state"] == "completed"]
+    assert len(completed) > 0
+    with capsys.disabled():
+        counts = f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(requests)} stored, {len(asked)} delivered, "
+        print(f"{counts}{len(completed)} completed, {len(interrupted)} interrupted")  # noqa: T201 - what the kills came to
     _files_agree(gate, in_order)
 
 
