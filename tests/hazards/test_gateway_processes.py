@@ -141,7 +141,7 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytes
     assert len(completed) > 0
     with capsys.disabled():
         counts = f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(requests)} stored, {len(asked)} delivered, "
-        print(f"{counts}{len(completed)} completed, {len(interrupted)} interrupted")  # noqa: T201 - what the kills came to
+        print(f"{counts}{len(completed)} completed, {len(interrupted)} interrupted")
     _files_agree(gate, in_order)
 
 

@@ -105,7 +105,7 @@ def _undocumented(kind: type) -> list[str]:
 def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert set(extras) == {"server", "mqtt", "tmux", "postgres", "mcp", "all", "dev"}
+    assert set(extras) == {"server", "mqtt", "postgres", "mcp", "all", "dev"}
     named = {
         re.split(r"[\[<>=]", dependency)[0]
         for name, needed in extras.items()
