@@ -1,98 +1,232 @@
-"""An agent's gateway and its record in the registry of agents: where the gateway learns how its agent is reached, and where it
-says where it listens. The rooms of both do not know each other, so it is done here."""
+"""A gateway and the record of its agent: it says there where it listens, and vouches for the agent for as long as it sees it.
+The rooms of both do not know each other, so it is done here."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
+from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
 from holdfast.app import Holdfast, connected
 from holdfast.domains.agents import Agent, Gateway
-from holdfast.domains.agents.control import check_own, check_session
-from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, spec_of_manifest
-from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound
+from holdfast.domains.agents.names import bare, canonical, id_of
+from holdfast.domains.agents.owning import topic_of
+from holdfast.domains.agents.record import lease_of
+from holdfast.domains.gateway.spec import AdapterSpec
+from holdfast.kernel.errors import Held, HoldfastError, LeaseLost, Lost, NotFound
+from holdfast.kernel.holder import Liveness, probe
+from holdfast.kernel.lease import due
+from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
+from holdfast.places import gateway_key
+from holdfast.reaching import reach_of
 
 PROTOCOL = "v1"
+_AGAIN_S = 1.0
 
 
-def reached_by(agent: str, settings: Settings) -> AdapterSpec:
-    """How a live agent of that name or id is reached, by its manifest.
+class Announcement:
+    """Keeps the record of a gateway's agent in step with the gateway, whatever generation it becomes: where it listens, and,
+    for as long as the agent is seen, that the agent lives.
 
-    Raises NotFound when there is no such agent, InvalidValue for a manifest that says nothing of use, and ManifestMismatch or
-    TmuxSessionMismatch for one that leads to another agent: what is typed there would reach the wrong one.
+    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, where the manifest said so: a generation that
+    is reached otherwise is not this gateway's. `seen` tells which instance of the agent is there, if any. Where there is no
+    such record, or the store does not answer, the gateway serves all the same: that is logged.
     """
-    with _agents(settings) as hf:
-        found = hf.agents.resolve(agent)
-    if found.record is None:
-        why = f" ({found.reason.value})" if found.reason is not None else ""
-        raise NotFound(
-            f"there is no live agent {agent}{why}: start one with `holdfast agents start {agent} -- COMMAND`, or say how yours "
-            "is reached with --adapter",
-            agent=agent,
+
+    def __init__(
+        self,
+        agent: str,
+        settings: Settings,
+        gateway: Gateway,
+        *,
+        folder: GatewayFolder,
+        agent_id: str | None,
+        spec: AdapterSpec | None,
+        seen: Callable[[], str | None],
+    ) -> None:
+        self._agent = agent
+        self._settings = settings
+        self._gateway = gateway
+        self._folder = folder
+        self._spec = spec
+        self._seen = seen
+        self._agent_id = agent_id
+        self._warned = ""
+
+    def step(self, hf: Holdfast) -> float:
+        """Do what is to be done now, and return in how many seconds to look again. Raises Held when another gateway serves the
+        agent, and whatever the store raises."""
+        record = self._record(hf)
+        if record is None or not self._is_ours(record):
+            return GATEWAY_ANNOUNCE_EVERY_S
+        if record.gateway != self._gateway:
+            if record.gateway is not None:
+                self._refuse_another(record, Path(record.gateway.state_path).parent)
+            record = hf.agents.attach_gateway(record.agent_id, record.generation_id, self._gateway)
+        self._agent_id = record.agent_id
+        lease_s = record.lease_s or hf.agents.settings.lease_s
+        if self._lives(hf, record) and due(lease_of(record), hf.store.now(), lease_s):
+            hf.agents.refresh(record.agent_id, record.generation_id, token=record.token)
+        return min(lease_s / 3, GATEWAY_ANNOUNCE_EVERY_S)
+
+    def begin(self, hf: Holdfast) -> None:
+        """The first step. Refuses, as later ones do not, also when the agent has a gateway under another of its names, which
+        was begun before the agent was known."""
+        record = self._record(hf)
+        if record is not None:
+            for name in (record.agent_id, *([] if _has_another(hf, record) else [bare(record.agent_name)])):
+                self._refuse_another(record, self._folder.root.with_name(name))
+        self.step(hf)
+
+    def withdraw(self) -> None:
+        """Say that the gateway listens no more, unless a later one has said its own."""
+        if self._agent_id is None:
+            return
+        try:
+            with _agents(self._settings) as hf, suppress(NotFound, LeaseLost):
+                record = hf.agents.get(self._agent_id)
+                if record.gateway == self._gateway:
+                    hf.agents.attach_gateway(record.agent_id, record.generation_id, None)
+        except HoldfastError as error:
+            self.warn(f"its agent's record still says where the gateway was: {error.message}")
+
+    def warn(self, what: str) -> None:
+        """Log what is wrong, once."""
+        if what != self._warned:
+            logging.getLogger("holdfast.gateway").warning("%s", what)
+        self._warned = what
+
+    def topics(self) -> list[str]:
+        """What is notified when the agent changes hands, under any id that it may come to have."""
+        name = canonical(self._agent, self._settings.agents.prefix)
+        ids = {self._agent, id_of(name)} | (set() if self._agent_id is None else {self._agent_id})
+        return sorted(topic_of(one) for one in ids)
+
+    def _record(self, hf: Holdfast) -> Agent | None:
+        """The record of the agent that is served, fresh or not; else the one that the name or id leads to."""
+        with suppress(NotFound):
+            if self._agent_id is not None:
+                return hf.agents.get(self._agent_id)
+        return hf.agents.resolve(self._agent).record
+
+    def _is_ours(self, record: Agent) -> bool:
+        if (key := gateway_key(self._agent, record)) != self._folder.root.name:
+            self._refuse_another(record, self._folder.root.with_name(key))
+            self.warn(f"{record.agent_name} is {record.agent_id} by now, and its gateway belongs under {key}: start it anew")
+            return False
+        if self._spec is None:
+            return True
+        try:
+            same = reach_of(record) == self._spec
+        except HoldfastError as error:
+            self.warn(f"its agent's record is left alone: {error.message}")
+            return False
+        if not same:
+            self.warn(f"{record.agent_name} is reached otherwise by now: start its gateway anew")
+        return same
+
+    def _refuse_another(self, record: Agent, root: Path) -> None:
+        if root == self._folder.root or not GatewayClient(self._agent, root=root).answers():
+            return
+        raise Held(
+            f"{record.agent_name} has a gateway already, in {root}: use it, or stop it with `holdfast gateway detach "
+            f"{root.name}`",
+            agent=self._agent,
         )
-    document = document_in(Path(found.record.runtime.manifest_path))
-    check_own(found.record, str(document.get("agent_id")), str(document.get("agent_name")))
-    spec = spec_of_manifest(document)
-    if isinstance(spec, TmuxSpec):
-        check_session(found.record, spec.session)
-    return spec
+
+    def _lives(self, hf: Holdfast, record: Agent) -> bool:
+        """Is the agent that is seen surely the one on record? A process that is dead is not, and neither is what came in the
+        place of the instance that was first seen under this generation, though a restart may lie between."""
+        seen = self._seen()
+        if seen is None:
+            return False
+        if record.holder is not None and probe(record.holder, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
+            return False
+        known = self._folder.vouched()
+        if known is None or (known.generation_id, known.token) != (record.generation_id, record.token):
+            known = Vouched(generation_id=record.generation_id, token=record.token, instance_id=seen)
+            self._folder.write_vouched(known)
+        return known.instance_id == seen
 
 
-def document_in(path: Path) -> dict[str, Any]:
-    """What a manifest's file holds. Raises InvalidValue."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None
+class _Keeping:
+    """Takes the steps of an announcement in a thread: when the agent changes hands, and before its lease is over."""
+
+    def __init__(self, announcement: Announcement, settings: Settings, on_lost: Callable[[], None]) -> None:
+        self._announcement = announcement
+        self._settings = settings
+        self._on_lost = on_lost
+        self._closing = threading.Event()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="holdfast-announcement", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        os.eventfd_write(self._bell, 1)
+        self._thread.join()
+        os.close(self._bell)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                with _agents(self._settings) as hf:
+                    self._follow(hf)
+            except Held as error:
+                self._announcement.warn(error.message)
+                self._on_lost()
+                return
+            except NotFound:
+                # There is no store yet. Nothing tells when it is made.
+                self._closing.wait(_AGAIN_S)
+            except (HoldfastError, OSError) as error:
+                self._announcement.warn(f"its agent's record is not kept in step: {error}")
+                self._closing.wait(_AGAIN_S)
+
+    def _follow(self, hf: Holdfast) -> None:
+        while not self._closing.is_set():
+            topics = self._announcement.topics()
+            with hf.store.listen(topics) as ears:
+                while not self._closing.is_set() and topics == self._announcement.topics():
+                    try:
+                        pause_s = self._announcement.step(hf)
+                    except Lost:
+                        # It changed hands in between.
+                        continue
+                    ears.wait(pause_s, also=[self._bell])
+
+
+def _has_another(hf: Holdfast, record: Agent) -> bool:
+    """Is there an agent whose id follows from this one's name, so that what is kept under the name is that one's?"""
+    with suppress(NotFound):
+        return hf.agents.get(id_of(record.agent_name)).agent_id != record.agent_id
+    return False
 
 
 @contextmanager
-def announced(agent: str, settings: Settings, *, host: str, port: int, state_path: Path) -> Iterator[None]:
-    """For the time of a block, the record of a live agent says where its gateway listens.
-
-    Where there is no such record, or the store does not answer, the gateway serves all the same: that is logged.
-    """
-    gateway = Gateway(host=host, port=port, state_path=str(state_path), protocol_version=PROTOCOL)
-    told = _attach(agent, settings, gateway)
+def announced(announcement: Announcement, settings: Settings, *, on_lost: Callable[[], None]) -> Iterator[None]:
+    """For the time of a block, the agent's record says where its gateway listens, and the agent's lease is renewed for as long
+    as it is seen. Raises Held when another gateway serves the agent; when one does so later, `on_lost` is called."""
+    try:
+        with _agents(settings) as hf:
+            announcement.begin(hf)
+    except Held:
+        raise
+    except HoldfastError as error:
+        announcement.warn(f"its agent's record does not say where the gateway is: {error.message}")
+    keeping = _Keeping(announcement, settings, on_lost)
     try:
         yield
     finally:
-        if told is not None:
-            _detach(told, settings, gateway)
-
-
-def _attach(agent: str, settings: Settings, gateway: Gateway) -> Agent | None:
-    try:
-        with _agents(settings) as hf:
-            record = hf.agents.resolve(agent).record
-            return None if record is None else hf.agents.attach_gateway(record.agent_id, record.generation_id, gateway)
-    except HoldfastError as error:
-        _warn("its agent's record does not say where the gateway is: %s", error)
-        return None
-
-
-def _detach(told: Agent, settings: Settings, gateway: Gateway) -> None:
-    try:
-        with _agents(settings) as hf:
-            record = hf.agents.get(told.agent_id)
-            # A later gateway, or a later generation, has said its own.
-            if record.generation_id == told.generation_id and record.gateway == gateway:
-                hf.agents.attach_gateway(told.agent_id, told.generation_id, None)
-    except NotFound:
-        return
-    except HoldfastError as error:
-        _warn("its agent's record still says where the gateway was: %s", error)
+        keeping.close()
+        announcement.withdraw()
 
 
 @contextmanager
 def _agents(settings: Settings) -> Iterator[Holdfast]:
     with closing(connected(settings, create=False)) as hf:
         yield hf
-
-
-def _warn(event: str, error: HoldfastError) -> None:
-    logging.getLogger("holdfast.gateway").warning(event, error.message)

@@ -3,16 +3,28 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.access import Access, access_for
 from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store, load_settings
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.places import gateway_root, gateways_here, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
+from holdfast.places import (
+    access_in,
+    gateway_place,
+    gateways_here,
+    job_logs,
+    placed,
+    shown_in_files,
+    signal_folder_of,
+    swap_lock_of,
+)
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.opening import open_store
@@ -20,7 +32,7 @@ from holdfast.stores.opening import open_store
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.joblog import JobLog
-    from holdfast.domains.agents import Agents
+    from holdfast.domains.agents import Agent, Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.telling import JobEvents
     from holdfast.domains.network import Registry
@@ -43,6 +55,10 @@ class Holdfast:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @cached_property
+    def _access(self) -> Access:
+        return access_in(self.settings, self.store)
 
     @cached_property
     def log(self) -> Journal:
@@ -71,7 +87,9 @@ class Holdfast:
             return None
         from holdfast.adapters.joblog import JobLog
 
-        return JobLog(folder, store=f"{self.settings.store} {self.store.namespace}", beside=self._jobs_folder)
+        return JobLog(
+            folder, store=f"{self.settings.store} {self.store.namespace}", beside=self._jobs_folder, access=self._access
+        )
 
     @cached_property
     def agents(self) -> "Agents":
@@ -83,7 +101,7 @@ class Holdfast:
         from holdfast.domains.agents.outside import Outside
         from holdfast.kernel.debris import Debris
 
-        outside = Outside(self.processes, Tmux(), ManifestFiles(), GatewayHealth())
+        outside = Outside(self.processes, Tmux(), ManifestFiles(self._access), GatewayHealth())
         debris = self.store if isinstance(self.store, Debris) else None
         return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
 
@@ -117,7 +135,9 @@ class Holdfast:
             from holdfast.adapters.workflow_folder import workflows_in_folder
 
             own = folders.own / "workflows" / self.store.namespace
-            return workflows_in_folder(folders.of("workflows"), own, self.store, self.log, self.processes, label=label)
+            return workflows_in_folder(
+                folders.of("workflows"), own, self.store, self.log, self.processes, label=label, access=self._access
+            )
         from holdfast.adapters.signal_files import SignalFiles
         from holdfast.domains.workflows import Workflows
 
@@ -126,7 +146,7 @@ class Holdfast:
             self.log,
             self.processes,
             swap_lock=swap_lock_of(self.store),
-            signals=SignalFiles(signal_folder_of(self.store)),
+            signals=SignalFiles(signal_folder_of(self.store), self._access),
             label=label,
         )
 
@@ -134,7 +154,12 @@ class Holdfast:
         """An agent's gateway: found by its folder on this machine, or at an address with its token. Raises InvalidName."""
         from holdfast.adapters.gateway_client import GatewayClient
 
-        return GatewayClient(agent, root=gateway_root(self.settings, agent), url=url, token=token)
+        return GatewayClient(agent, root=gateway_place(self.settings, agent, lambda: self._known(agent)), url=url, token=token)
+
+    def _known(self, agent: str) -> "Agent | None":
+        with suppress(HoldfastError):
+            return self.agents.resolve(agent).record
+        return None
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when that cannot be read."""
@@ -185,6 +210,7 @@ def connected(
         folders=folders,
         files=placed(settings.files),
         shown=shown_in_files() if url.startswith("files:") else {},
+        access=access_for(settings.group),
     )
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     root = (settings.store or "").partition(":")[2]

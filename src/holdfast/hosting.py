@@ -1,11 +1,13 @@
 """Where a gateway is wired: its store, its adapter, its rules and its worker, in the process that serves it."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from holdfast.access import Access, access_for, access_like
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.procfs import Procfs
-from holdfast.configuration import actor_here
+from holdfast.configuration import actor_here, default_store
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
 from holdfast.domains.gateway import spec as specs
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
@@ -14,7 +16,7 @@ from holdfast.kernel.store import Store
 from holdfast.places import gateway_agent, gateway_root
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
-from holdfast.stores.opening import open_store
+from holdfast.stores.opening import open_store, sqlite_path
 
 
 class GatewayParts(NamedTuple):
@@ -43,7 +45,7 @@ def open_gateway(
     """
     processes = Procfs(host_id=settings.host_id)
     folder = GatewayFolder(gateway_root(settings, agent))
-    folder.prepare()
+    folder.prepare(_around(settings))
     shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
     url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
@@ -57,6 +59,12 @@ def open_gateway(
         store.close()
         raise
     return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
+
+
+def _around(settings: Settings) -> Access:
+    """For whom the folder of all gateways is: that beside a store is as the store."""
+    url = settings.store or default_store(os.environ)
+    return access_like(sqlite_path(url.removeprefix("sqlite:"))) if url.startswith("sqlite:") else access_for(settings.group)
 
 
 def agent_adapter(spec: AdapterSpec, folder: GatewayFolder, processes: Procfs) -> Adapter:

@@ -1,12 +1,13 @@
 """What lies beside a store: the folders of its files, the lock of its swaps, signal files, the audit log of jobs, gateways."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.access import Access, access_for, access_like
 from holdfast.configuration import default_store, state_folder
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
@@ -17,6 +18,7 @@ from holdfast.kernel.store import Store
 from holdfast.stores.opening import sqlite_path
 
 if TYPE_CHECKING:
+    from holdfast.domains.agents import Agent
     from holdfast.domains.workflows.swap_lock import SwapLock
 
 
@@ -49,7 +51,7 @@ def swap_lock_of(store: Store) -> "SwapLock":
     if path is not None:
         from holdfast.adapters.flock import FlockLock
 
-        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"))
+        return FlockLock(path.with_name(f"{path.name}-swap-{store.namespace}.lock"), access_like(path))
     if store.kind != "memory":
         # A lock among threads would let two processes swap at once.
         raise InvalidValue(f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory", store=store.kind)
@@ -86,6 +88,12 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
     return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
 
 
+def access_in(settings: Settings, store: Store) -> Access:
+    """For whom that is which is made beside a store: as the store itself or, where it has no files, as the settings say."""
+    path = getattr(store, "path", None) or getattr(getattr(store, "folders", None), "own", None)
+    return access_for(settings.group) if path is None else access_like(path)
+
+
 def gateway_agent(agent: str) -> str:
     """What an agent's gateway is kept under: of all forms of one name the same, or one agent could have two gateways. Raises
     InvalidName."""
@@ -97,6 +105,27 @@ def gateway_agent(agent: str) -> str:
 def gateway_root(settings: Settings, agent: str) -> Path:
     """The folder of an agent's gateway. Raises InvalidName."""
     return _gateways(settings) / gateway_agent(agent)
+
+
+def gateway_key(agent: str, record: "Agent | None") -> str:
+    """What the gateway of an agent is kept under, once its record is known: its name, if its id follows from that, else its id.
+    So it has one, whichever of the two it is called by. Raises InvalidName."""
+    from holdfast.domains.agents.names import bare, id_of
+
+    if record is None:
+        return gateway_agent(agent)
+    return bare(record.agent_name) if id_of(record.agent_name) == record.agent_id else record.agent_id
+
+
+def gateway_place(settings: Settings, agent: str, record_of: Callable[[], "Agent | None"]) -> Path:
+    """The folder of the gateway that serves an agent, by its name or id. The registry is asked only when none runs under what
+    the agent was called. Raises InvalidName."""
+    from holdfast.adapters.gateway_folder import GatewayFolder
+
+    root = gateway_root(settings, agent)
+    if GatewayFolder(root).instance() is not None:
+        return root
+    return _gateways(settings) / gateway_key(agent, record_of())
 
 
 def gateways_here(settings: Settings) -> list[str]:

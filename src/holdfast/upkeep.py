@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.access import access_for
 from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store
 from holdfast.kernel.errors import Held, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
@@ -160,7 +161,11 @@ class Upkeep:
         if not create and not there(path):
             raise NotFound(f"there is no store {path} yet: any command that writes makes it", path=str(path))
         opened = open_store(
-            self._url, namespace=self._settings.namespace, boot_id=Procfs().boot_id(), files=placed(self._settings.files)
+            self._url,
+            namespace=self._settings.namespace,
+            boot_id=Procfs().boot_id(),
+            files=placed(self._settings.files),
+            access=access_for(self._settings.group),
         )
         assert isinstance(opened, FilesStore)
         with closing(opened):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.surfaces.tmux_server import tmux_server
+from tests.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md"]

@@ -15,7 +15,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway import Answer, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
-from tests.adapters.tmux_server import until
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,10 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
 from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.spec import TmuxSpec
-from holdfast.kernel.errors import Fenced, InvalidValue
-from tests.adapters.tmux_server import Tmux, running, until
+from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
+from holdfast.kernel.limits import TMUX_ANSWER_S
+from tests.patience import until
+from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -29,20 +31,20 @@ HOSTILE = [
 
 
 @pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    with running(tmp_path) as server:
-        server.start()
+def tmux() -> Iterator[TmuxServer]:
+    with tmux_server() as server:
+        server.listen()
         yield server
 
 
 @pytest.fixture
-def agent(tmux: Tmux) -> TmuxAgent:
+def agent(tmux: TmuxServer) -> TmuxAgent:
     return make(tmux)
 
 
-def make(tmux: Tmux, **how: object) -> TmuxAgent:
+def make(tmux: TmuxServer, limit_s: float = TMUX_ANSWER_S, **how: object) -> TmuxAgent:
     spec = TmuxSpec(session="claude", socket_path=str(tmux.socket), quiet_ms=150, **how)  # type: ignore[arg-type]
-    return TmuxAgent(spec, folder=tmux.folder, processes=Procfs())
+    return TmuxAgent(spec, folder=tmux.folder, processes=Procfs(), limit_s=limit_s)
 
 
 def instance(agent: TmuxAgent) -> str:
@@ -57,7 +59,7 @@ def say(agent: TmuxAgent, prompt: str) -> str:
     return answer.text
 
 
-def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(tmux: TmuxServer, agent: TmuxAgent) -> None:
     for prompt in HOSTILE:
         assert f"heard {len(prompt.encode())} bytes" in say(agent, prompt)
     assert tmux.heard() == [prompt.encode() for prompt in HOSTILE]
@@ -66,14 +68,14 @@ def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(tmux: Tmux, agent:
     assert tmux("list-buffers") == ""
 
 
-def test_a_prompt_of_100_kB_arrives_byte_for_byte(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_a_prompt_of_100_kB_arrives_byte_for_byte(tmux: TmuxServer, agent: TmuxAgent) -> None:
     prompt = "".join(f"{number}: $(no) 'x' ä\n" for number in range(6000))[:100_000] + "end"
     assert len(prompt.encode()) >= 100_000
     say(agent, prompt)
     assert tmux.heard() == [prompt.encode()]
 
 
-def test_the_answer_is_the_new_text_and_marked_as_the_screen(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_the_answer_is_the_new_text_and_marked_as_the_screen(tmux: TmuxServer, agent: TmuxAgent) -> None:
     say(agent, "first")
     answer = agent.answer(agent.deliver("second one", instance(agent)), threading.Event())
     assert answer.source == "screen"
@@ -81,7 +83,7 @@ def test_the_answer_is_the_new_text_and_marked_as_the_screen(tmux: Tmux, agent: 
     assert "heard 5 bytes" not in answer.text
 
 
-def test_an_answer_that_has_scrolled_away_is_whole(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_an_answer_that_has_scrolled_away_is_whole(tmux: TmuxServer, agent: TmuxAgent) -> None:
     for number in range(40):
         tmux("send-keys", "-t", "=claude:", "-l", f"line {number}")
         tmux("send-keys", "-t", "=claude:", "Enter")
@@ -89,9 +91,9 @@ def test_an_answer_that_has_scrolled_away_is_whole(tmux: Tmux, agent: TmuxAgent)
     assert "heard 4 bytes" in say(agent, "last")
 
 
-def test_without_bracketed_paste_only_a_short_line_is_delivered(tmp_path: Path) -> None:
-    with running(tmp_path) as tmux:
-        tmux.start("claude", "plain")
+def test_without_bracketed_paste_only_a_short_line_is_delivered() -> None:
+    with tmux_server() as tmux:
+        tmux.listen("claude", "plain")
         agent = make(tmux)
         assert "heard 5 bytes" in say(agent, "short")
         for prompt in ("two\nlines", "x" * 4001):
@@ -100,7 +102,7 @@ def test_without_bracketed_paste_only_a_short_line_is_delivered(tmp_path: Path) 
         assert tmux.heard() == [b"short"]
 
 
-def test_a_replaced_session_of_the_same_name_gets_nothing(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_a_replaced_session_of_the_same_name_gets_nothing(tmux: TmuxServer, agent: TmuxAgent) -> None:
     old = instance(agent)
     tmux.replace()
     new = instance(agent)
@@ -113,7 +115,7 @@ def test_a_replaced_session_of_the_same_name_gets_nothing(tmux: Tmux, agent: Tmu
     say(agent, "new")
 
 
-def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: TmuxServer, agent: TmuxAgent) -> None:
     screen = agent._look()
     assert screen is not None
     tmux("respawn-pane", "-k", "-t", screen.pane_id, "sleep", "1000")
@@ -126,11 +128,11 @@ def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: Tmu
     assert tmux("list-buffers") == ""
 
 
-def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmux: TmuxServer, agent: TmuxAgent) -> None:
     old, before = instance(agent), agent._look()
     tmux("kill-server")
     until(lambda: agent.inspect().instance_id is None)
-    tmux.start()
+    tmux.listen()
     after = agent._look()
     assert before is not None and after is not None
     assert (before.pane_id, before.session_id) == (after.pane_id, after.session_id)
@@ -140,7 +142,7 @@ def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmu
     assert tmux.heard() == []
 
 
-def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: Tmux) -> None:
+def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: TmuxServer) -> None:
     spec = TmuxSpec(session="clau", socket_path=str(tmux.socket))
     assert TmuxAgent(spec, folder=tmux.folder, processes=Procfs()).inspect().instance_id is None
     agent = make(tmux)
@@ -149,7 +151,7 @@ def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: Tmux) -> None:
     until(lambda: agent.inspect().instance_id is None)
 
 
-def test_what_people_open_beside_the_agent_is_not_the_agent(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_what_people_open_beside_the_agent_is_not_the_agent(tmux: TmuxServer, agent: TmuxAgent) -> None:
     before = instance(agent)
     tmux("new-window", "-t", "=claude:", "cat")
     tmux("split-window", "-t", "=claude:", "cat")
@@ -157,13 +159,13 @@ def test_what_people_open_beside_the_agent_is_not_the_agent(tmux: Tmux, agent: T
     assert "heard 5 bytes" in say(agent, "hello")
 
 
-def test_a_pane_in_copy_mode_gets_the_prompt_all_the_same(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_a_pane_in_copy_mode_gets_the_prompt_all_the_same(tmux: TmuxServer, agent: TmuxAgent) -> None:
     tmux("copy-mode", "-t", "=claude:")
     assert "heard 5 bytes" in say(agent, "hello")
     assert tmux.heard() == [b"hello"]
 
 
-def test_an_interrupt_stops_a_busy_program_at_once(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_an_interrupt_stops_a_busy_program_at_once(tmux: TmuxServer, agent: TmuxAgent) -> None:
     delivery = agent.deliver("work hard", instance(agent))
     until(lambda: "working" in tmux("capture-pane", "-p", "-t", "=claude:"))
     assert agent.inspect().surface is Surface.NOT_READY
@@ -174,7 +176,7 @@ def test_an_interrupt_stops_a_busy_program_at_once(tmux: Tmux, agent: TmuxAgent)
     assert "stopped" in agent.answer(delivery, threading.Event()).text
 
 
-def test_rest_is_when_the_last_line_matches(tmux: Tmux) -> None:
+def test_rest_is_when_the_last_line_matches(tmux: TmuxServer) -> None:
     never = make(tmux, ready_regex=r"^never\$ $")
     until(lambda: never.inspect().surface is Surface.NOT_READY)
     always = make(tmux, ready_regex=r"ready> ?$")
@@ -182,7 +184,7 @@ def test_rest_is_when_the_last_line_matches(tmux: Tmux) -> None:
     assert never.inspect().surface is Surface.NOT_READY
 
 
-def test_an_agent_that_goes_while_it_is_waited_for(tmux: Tmux, agent: TmuxAgent) -> None:
+def test_an_agent_that_goes_while_it_is_waited_for(tmux: TmuxServer, agent: TmuxAgent) -> None:
     delivery = agent.deliver("work", instance(agent))
     tmux("new-session", "-d", "-s", "other")
     tmux("kill-session", "-t", "=claude")
@@ -190,7 +192,7 @@ def test_an_agent_that_goes_while_it_is_waited_for(tmux: Tmux, agent: TmuxAgent)
     assert (answer.code, "went away" in answer.detail) == ("upstream_unavailable", True)
 
 
-def test_waiting_ends_by_its_time_limit_and_when_told(tmux: Tmux) -> None:
+def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     agent = make(tmux, answer_timeout_s=0.3)
     delivery = agent.deliver("work", instance(agent))
     assert agent.answer(delivery, threading.Event()).code == "timeout"
@@ -203,3 +205,78 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: Tmux) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
         TmuxAgent(TmuxSpec(**how), folder=tmp_path, processes=Procfs())
+
+
+def test_a_stopped_server_is_not_one_without_the_session(tmux: TmuxServer) -> None:
+    agent = make(tmux, limit_s=0.5)
+    before = instance(agent)
+    tmux.stop()
+    with pytest.raises(UpstreamUnavailable, match="did not answer") as unknown:
+        agent.inspect()
+    assert unknown.value.fields["outcome"] == "unknown"
+    for act in (lambda: agent.deliver("early", before), lambda: agent.interrupt(before)):
+        with pytest.raises(Fenced, match="nothing was sent"):
+            act()
+    tmux.go_on()
+    assert instance(agent) == before
+    say(agent, "once")
+    assert tmux.heard() == [b"once"]
+
+
+def test_an_answer_is_waited_for_while_the_server_is_stopped(tmux: TmuxServer) -> None:
+    agent = make(tmux, limit_s=0.3)
+    delivery = agent.deliver("hello", instance(agent))
+    tmux.stop()
+    threading.Timer(1.0, tmux.go_on).start()
+    assert "heard 5 bytes" in agent.answer(delivery, threading.Event()).text
+
+
+def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(tmux: TmuxServer) -> None:
+    agent = make(tmux, limit_s=0.5)
+    screen = agent._look()
+    assert screen is not None
+    tmux.stop()
+    with pytest.raises(Fenced, match="nothing was delivered"):
+        agent._paste("late", screen)
+    tmux.go_on()
+    say(agent, "next")
+    assert tmux.heard() == [b"next"]
+    assert tmux("list-buffers") == ""
+
+
+def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make(tmux)
+    before, load = instance(agent), agent._load
+
+    def stop_after(prompt: str, name: str) -> None:
+        load(prompt, name)
+        tmux.stop()
+
+    monkeypatch.setattr(agent, "_load", stop_after)
+    with pytest.raises(UpstreamUnavailable, match="nobody knows") as unknown:
+        agent.deliver("given up", before)
+    assert unknown.value.fields["outcome"] == "unknown"
+    tmux.go_on()
+    monkeypatch.undo()
+    say(agent, "next")
+    assert tmux.heard() == [b"next"]
+    assert "given up" not in tmux.screen("claude")
+    assert tmux("list-buffers") == ""
+
+
+def test_an_interrupt_that_was_given_up_does_not_stop_a_later_prompt(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make(tmux)
+    before, same = instance(agent), agent._same
+
+    def stop_after(instance_id: str) -> object:
+        found = same(instance_id)
+        tmux.stop()
+        return found
+
+    monkeypatch.setattr(agent, "_same", stop_after)
+    with pytest.raises(UpstreamUnavailable, match="nobody knows"):
+        agent.interrupt(before)
+    tmux.go_on()
+    monkeypatch.undo()
+    say(agent, "next")
+    assert tmux.heard() == [b"next"]

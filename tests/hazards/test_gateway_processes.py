@@ -19,8 +19,10 @@ import pytest
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, UpstreamUnavailable
-from tests.adapters.tmux_server import Tmux, running, until
+from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import until
+from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +107,7 @@ class Load:
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_random_moments_under_load(gate: GatewayProcess) -> None:
+def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> None:
     gate.start()
     load = Load(gate.root)
     for _ in range(KILLS):
@@ -134,7 +136,11 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess) -> None:
             assert (one["state"], one["error_code"]) == ("failed", "interrupted_by_restart"), one
     interrupted = [one for one in in_order if one["state"] == "failed"]
     assert len(interrupted) <= KILLS, "one kill can only interrupt what had the slot"
-    assert len([one for one in in_order if one["state"] == "completed"]) > 0
+    completed = [one for one in in_order if one["state"] == "completed"]
+    assert len(completed) > 0
+    with capsys.disabled():
+        counts = f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(requests)} stored, {len(asked)} delivered, "
+        print(f"{counts}{len(completed)} completed, {len(interrupted)} interrupted")
     _files_agree(gate, in_order)
 
 
@@ -226,21 +232,21 @@ def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: st
 
 
 @pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    with running(tmp_path) as server:
-        server.start()
+def tmux() -> Iterator[TmuxServer]:
+    with tmux_server() as server:
+        server.listen()
         yield server
 
 
 @pytest.fixture
-def attached(tmux: Tmux) -> Iterator[GatewayProcess]:
+def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
     words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
     with GatewayProcess(tmux.folder, *words) as made:
         yield made
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
-def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: Tmux, attached: GatewayProcess, action: str) -> None:
+def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: TmuxServer, attached: GatewayProcess, action: str) -> None:
     attached.start()
     client = attached.client
     assert "heard 5 bytes" in client.prompt("hello", wait_s=30)["result"]["text"]
@@ -259,7 +265,7 @@ def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: Tmux, attached: Ga
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
-def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: Tmux, attached: GatewayProcess, action: str) -> None:
+def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, attached: GatewayProcess, action: str) -> None:
     attached.start()
     busy = attached.client.prompt("work")["request_id"]
     old = attached.client.prompt("old")["request_id"]
@@ -279,7 +285,7 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: Tmux, attached:
 
 
 @pytest.mark.parametrize("point", ["gateway.claimed", "gateway.delivery.before"])
-def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: Tmux, attached: GatewayProcess, point: str) -> None:
+def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: TmuxServer, attached: GatewayProcess, point: str) -> None:
     attached.start(stops_at=point)
     assert attached.process is not None
     old = attached.client.prompt("old")["request_id"]
@@ -298,7 +304,7 @@ def _state(gate: GatewayProcess) -> str:
     return Path(f"/proc/{gate.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: Tmux, attached: GatewayProcess) -> None:
+def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: TmuxServer, attached: GatewayProcess) -> None:
     attached.start()
     attached.client.prompt("hello", wait_s=30)
     assert attached.stop() == 0
@@ -312,7 +318,7 @@ def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: Tmux, attached: Gat
     assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "open")
 
 
-def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: Tmux, attached: GatewayProcess) -> None:
+def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: TmuxServer, attached: GatewayProcess) -> None:
     import httpx
 
     attached.start()
@@ -325,13 +331,13 @@ def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: Tmux, attached
     assert httpx.get(f"http://127.0.0.1:{status['gateway_port']}/health").json()["status"] == "ok"
     with pytest.raises(UpstreamUnavailable):
         client.prompt("lost")
-    tmux.start()
+    tmux.listen()
     until(lambda: client.status()["managed_agent_connectivity"] == "connected")
     client.reconcile("discard", epoch=2)
     assert client.prompt("hello", wait_s=30)["state"] == "completed"
 
 
-def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: Tmux, attached: GatewayProcess) -> None:
+def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: TmuxServer, attached: GatewayProcess) -> None:
     attached.start()
     client = attached.client
     busy = client.prompt("work for long")["request_id"]
@@ -343,3 +349,26 @@ def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: Tmux, attached: Ga
     assert (done["state"], done["result"]["stopped"]) == ("completed", busy)
     assert client.request(busy, wait_s=30)["error_code"] == "interrupted"
     assert client.prompt("next", wait_s=30)["state"] == "completed"
+
+
+def test_a_stopped_tmux_server_hangs_nothing_and_is_no_other_instance(tmux: TmuxServer, attached: GatewayProcess) -> None:
+    attached.start()
+    client = attached.client
+    assert client.prompt("first", wait_s=30)["state"] == "completed"
+    tmux.stop()
+    waiting = client.prompt("second")["request_id"]
+    until(lambda: client.status()["managed_agent_connectivity"] == "unavailable")
+    assert "did not answer" in client.status()["detail"]
+    with pytest.raises(UpstreamUnavailable):
+        client.prompt("third")
+    tmux.go_on()
+    assert client.request(waiting, wait_s=30)["state"] == "completed"
+    assert client.status()["managed_agent_instance_epoch"] == 1
+    tmux.stop()
+    begun_s = time.monotonic()
+    assert attached.stop() == 0
+    attached.start()
+    assert attached.stop() == 0
+    assert time.monotonic() - begun_s < 6 * TMUX_ANSWER_S
+    tmux.go_on()
+    assert tmux.heard() == [b"first", b"second"]

@@ -43,7 +43,7 @@ def test_the_guide_shows_every_option_of_serve() -> None:
 def test_the_guide_shows_every_route() -> None:
     from holdfast.surfaces.http.gateway import routes
 
-    handlers = routes.routes(routes.Counter(None, None, None, lambda: None))  # type: ignore[arg-type]
+    handlers = routes.routes(routes.Counter(None, None, None, detach=lambda: None, prove=str))  # type: ignore[arg-type]
     served = {
         (method, path.replace("request_id:str", "id"))
         for handler in handlers

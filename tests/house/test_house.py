@@ -18,7 +18,7 @@ from holdfast import errors
 from holdfast.kernel.codec import Value
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "libtmux", "psycopg", "psycopg_pool", "mcp"}
+EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "psycopg", "psycopg_pool", "mcp"}
 """The top-level modules of everything in an extra."""
 
 MODULES = [
@@ -105,7 +105,7 @@ def _undocumented(kind: type) -> list[str]:
 def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert set(extras) == {"server", "mqtt", "tmux", "postgres", "mcp", "all", "dev"}
+    assert set(extras) == {"server", "mqtt", "postgres", "mcp", "all", "dev"}
     named = {
         re.split(r"[\[<>=]", dependency)[0]
         for name, needed in extras.items()

@@ -12,7 +12,7 @@ from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, PATIENCE_S, line
-from tests.surfaces.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import TmuxServer, tmux_server
 
 Process = subprocess.Popen[str]
 

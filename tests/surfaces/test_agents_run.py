@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from holdfast.domains.agents import manifest as manifests
 from holdfast.kernel.errors import NotFound
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
 
@@ -219,7 +221,7 @@ def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: Age
     first = bench.start_agent("gpu", command=("sh", "-c", "echo up; exec cat"))
     assert first.holder is not None
     bench.tmux("new-window", "-d", "-t", "=HOLDFAST-gpu:", "sleep 600")
-    pane = int(bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").stdout.split()[0])
+    pane = int(bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").split()[0])
     for pid in (pane, first.holder.pid):
         os.kill(pid, signal.SIGKILL)
         ended(pid)
@@ -229,6 +231,23 @@ def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: Age
     assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
     bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
     bench.start_agent("gpu", "--tmux-session", "other")
+
+
+def test_a_stopped_tmux_hangs_nothing_and_proves_nothing(bench: AgentBench) -> None:
+    first = bench.start_agent("gpu")
+    assert first.holder is not None
+    pane = bench.tmux.pane_pid("HOLDFAST-gpu")
+    bench.tmux.stop()
+    begun_s = time.monotonic()
+    for pid in (pane, first.holder.pid):
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)
+    parts = json.loads(bench("agents", "get", "gpu", "--json").out)["liveness"]
+    assert (parts["process"], parts["tmux_session"]) == ("dead", "unknown")
+    assert json.loads(bench("agents", "cleanup", "--json").out)["planned"] == []
+    ran = bench("agents", "run", "gpu", "--", "true")
+    assert ran.status == 4 and "not proved to be gone" in ran.err
+    assert time.monotonic() - begun_s < 6 * TMUX_ANSWER_S
 
 
 def test_a_second_start_is_refused_and_leaves_nothing(bench: AgentBench) -> None:

@@ -3,14 +3,21 @@
 import json
 import stat
 import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import holdfast
+from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.kernel.errors import Collision, Full, InvalidValue, NotFound, Unavailable
 from tests.hazards.gateway_process import AGENT, DILIGENT, GatewayProcess
+from tests.patience import until
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -55,6 +62,13 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     assert stopped.out == f"{AGENT} was interrupted, which ends {running}\n"
     ended = json.loads(command("gateway", "requests", AGENT, "--json").out)
     assert [one["error_code"] for one in ended if one["request_id"] == running] == ["interrupted"]
+    long = command("gateway", "prompt", AGENT, "long again").out.strip()
+    until(lambda: "long again" in gate.asked())
+    waited = command("gateway", "interrupt", AGENT, "--wait", "--json")
+    assert waited.status == 0, waited
+    assert (json.loads(waited.out)["request_id"], json.loads(waited.out)["error_code"]) == (long, "interrupted")
+    idle = command("gateway", "interrupt", AGENT, "--wait")
+    assert (idle.status, idle.out.startswith("nothing to stop")) == (0, True)
     assert command("gateway", "reconcile", AGENT, "replay", "--epoch", "1").status == 4
     assert command("gateway", "prompt", AGENT, "x", "--epoch", "7").status == 4
 
@@ -149,3 +163,61 @@ def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
     manifest.write_text("{")
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(manifest))
     assert (said.status, "cannot be read" in said.err) == (2, True)
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Listens where a gateway was, answers as it did, and remembers what it was sent."""
+
+    heard: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.heard.append(str(self.headers))
+        body = b'{"protocol_version":"v1","status":"ok","proof":"%s"}' % (b"0" * 64)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_the_token_is_not_sent_to_a_stranger_on_the_port_of_a_killed_gateway(
+    gate: GatewayProcess, command: CommandLine
+) -> None:
+    note = gate.root / "run" / "current-instance.json"
+    port = json.loads(note.read_text())["port"]
+    token = (gate.root / "token").read_text().strip()
+    gate.kill()
+    assert note.exists(), "a killed gateway leaves its note"
+    with ThreadingHTTPServer(("127.0.0.1", port), Stranger) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            for words in (("prompt", AGENT, "secret words"), ("interrupt", AGENT), ("detach", AGENT)):
+                ran = command("gateway", *words)
+                assert (ran.status, "another program listens" in ran.err) == (6, True), ran
+            assert json.loads(command("gateway", "status", AGENT, "--json").out)["gateway_health"] == "not_attached"
+        finally:
+            server.shutdown()
+    assert len(Stranger.heard) == 4
+    assert all(token not in heard and "Authorization" not in heard for heard in Stranger.heard)
+
+
+def test_a_proof_that_was_got_elsewhere_is_none(gate: GatewayProcess) -> None:
+    """A stranger on the old port could ask the gateway on its new one, whose token is the same."""
+    instance = gate.client.folder.instance()
+    assert instance is not None
+    token = gate.client.folder.token.read_text().strip()
+    with urllib.request.urlopen(_asking(instance.port, "c" * 20)) as answer:
+        proof = json.loads(answer.read())["proof"]
+    assert is_proof(proof, token, "c" * 20, instance.port)
+    for wrong in ((token, "c" * 20, instance.port + 1), (token, "d" * 20, instance.port), ("other", "c" * 20, instance.port)):
+        assert not is_proof(proof, *wrong)
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(_asking(instance.port, "short"))
+
+
+def _asking(port: int, challenge: str) -> urllib.request.Request:
+    return urllib.request.Request(f"http://127.0.0.1:{port}/health", headers={CHALLENGE_HEADER: challenge})

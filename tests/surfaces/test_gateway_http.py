@@ -20,7 +20,7 @@ from holdfast.primitives.queue import RequestState
 from holdfast.surfaces.http.bearer import bearer_token, same_token
 from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.sse import behind, event_id, place_of
-from tests.adapters.tmux_server import until
+from tests.patience import until
 from tests.surfaces.gateway_http import TOKEN, Served, served
 from tests.unit.scripted_agent import ScriptedAgent
 

@@ -1,13 +1,18 @@
 """A gateway before an agent of the registry: reached by its manifest, and found by its record."""
 
 import json
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.domains.agents import Agent, Reason
+from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import HoldfastError, status_of
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Holder, Liveness
+from tests.patience import until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import PATIENCE_S, line
 
@@ -74,6 +79,151 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wron
     ran = bench("gateway", "serve", "gpu")
     assert (ran.status, ran.out) == (status_of(refused.value).exit, "")
     assert refused.value.message in ran.err
+
+
+def test_by_its_id_it_is_the_same_agent_with_the_same_gateway(bench: AgentBench, served: Process) -> None:
+    agent = bench.hf.agents.resolve("gpu").unwrap()
+    for more in ((), ("--adapter", "command", "--", "cat")):
+        second = bench("gateway", "serve", agent.agent_id, *more)
+        assert (second.status, "runs already" in second.err) == (4, True), second
+    for name in (agent.agent_id, "gpu"):
+        assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+        assert bench.hf.gateway(name).status()["agent"] == "gpu"
+
+
+def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench) -> None:
+    bench.start_agent("gpu", "--id", "x1", command=SHELL)
+    with serving(bench, "gpu") as first:
+        assert first == "x1"
+        for name in ("gpu", "x1"):
+            assert bench("gateway", "serve", name).status == 4
+            assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+        # The name alone says no more which one is meant.
+        assert bench("agents", "start", "gpu", "--id", "x2", "--tmux-session", "other", "--", *SHELL).status == 0
+        ran = bench("gateway", "serve", "gpu", "--adapter", "command", "--", "cat")
+        assert ran.status == 4 and "x1, x2" in ran.err
+
+
+def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(bench: AgentBench) -> None:
+    """Before the agent is published, nothing tells that a name and an id are one."""
+    agent_id = id_of("HOLDFAST-gpu")
+    with serving(bench, "gpu", "--adapter", "command", "--", "cat"):
+        second = bench.start("gateway", "serve", agent_id, "--adapter", "command", "--", "cat")
+        try:
+            assert line(second).startswith(f"gateway of {agent_id}")
+            published(bench, lease_s=60)
+            assert second.wait(PATIENCE_S) == 4
+            told = bench.hf.agents.get(agent_id).gateway
+            assert told is not None and told.state_path.endswith("/gpu/state.json")
+        finally:
+            second.kill()
+            second.communicate()
+
+
+def test_an_agent_that_is_served_under_another_name_already_is_not_served_again(bench: AgentBench) -> None:
+    with serving(bench, id_of("HOLDFAST-gpu"), "--adapter", "command", "--", "cat") as key:
+        published(bench, lease_s=60)
+        second = bench("gateway", "serve", "gpu")
+        assert (second.status, f"detach {key}" in second.err) == (4, True), second
+
+
+def published(bench: AgentBench, *, lease_s: float, holder: Holder | None = None, **more: object) -> Agent:
+    """An agent that is published by hand, so that nobody but a gateway renews its lease."""
+    manifest = bench.folder / "manifest.json"
+    facts = {"backend": "command", "tool": "cat", "manifest_path": str(manifest), "holder": holder, **more}
+    agent = bench.hf.agents.publish("gpu", lease_s=lease_s, **facts)  # type: ignore[arg-type]
+    names = {"agent_id": agent.agent_id, "agent_name": agent.agent_name}
+    manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": ["cat"]}}))
+    return agent
+
+
+@contextmanager
+def serving(bench: AgentBench, *words: str) -> Iterator[str]:
+    """A gateway for the block; what it is kept under."""
+    process = bench.start("gateway", "serve", *words)
+    try:
+        said = line(process)
+        assert said.startswith("gateway of "), said
+        yield said.split()[2]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def expired(bench: AgentBench) -> bool:
+    return bench.hf.agents.resolve("gpu").reason is Reason.EXPIRED
+
+
+def test_a_gateway_keeps_its_agent_fresh_past_its_lease(bench: AgentBench) -> None:
+    agent = published(bench, lease_s=1.5)
+    with serving(bench, "gpu"):
+        refreshed = bench.told("agent.refreshed", agent.agent_id, times=4)
+        assert bench.hf.store.now() > agent.lease_expires_at
+        record = bench.hf.agents.resolve("gpu").unwrap()
+        assert (record.token, record.lease_s) == (agent.token, 1.5)
+        assert (record.lease_expires_at - refreshed.at).total_seconds() < 60, "it keeps to the lease it was published with"
+    until(lambda: expired(bench))
+
+
+def test_a_dead_agents_record_is_not_kept_alive(bench: AgentBench) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    agent = published(bench, lease_s=1.5, holder=bench.hf.processes.of(child.pid))
+    with serving(bench, "gpu"):
+        bench.told("agent.refreshed", agent.agent_id, times=2)
+        child.kill()
+        until(lambda: expired(bench))
+        assert bench.hf.gateway("gpu").status()["gateway_health"] == "healthy"
+    child.wait()
+
+
+def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(bench: AgentBench) -> None:
+    manifest = bench.folder / "manifest.json"
+    bench.tmux.listen("claude")
+    facts = {"backend": "local_interactive", "tool": "claude", "manifest_path": str(manifest), "session_name": "claude"}
+    agent = bench.hf.agents.publish("gpu", lease_s=1.5, **facts)  # type: ignore[arg-type]
+    names = {"agent_id": agent.agent_id, "agent_name": agent.agent_name, "tmux": {"session_name": "claude"}}
+    manifest.write_text(json.dumps(names | {"adapter": {"kind": "tmux"}}))
+    with serving(bench, "gpu"):
+        bench.told("agent.refreshed", agent.agent_id, times=2)
+        bench.tmux.replace("claude")
+        until(lambda: expired(bench))
+        assert bench.hf.gateway("gpu").status()["managed_agent_instance_epoch"] == 2
+    # Nor does a gateway that is begun anew, and sees no other instance than its last look.
+    bench.hf.agents.refresh(agent.agent_id, agent.generation_id, lease_s=2)
+    with serving(bench, "gpu"):
+        until(lambda: expired(bench))
+        # Whoever publishes the new one is told of and kept, at once.
+        again = bench.hf.agents.publish("gpu", lease_s=1.5, **facts)  # type: ignore[arg-type]
+        bench.told("agent.refreshed", again.agent_id, times=8)
+        assert bench.hf.agents.resolve("gpu").unwrap().gateway is not None
+
+
+def test_a_new_generation_is_told_where_its_gateway_is(bench: AgentBench) -> None:
+    first = published(bench, lease_s=60)
+    with serving(bench, "gpu"):
+        place = bench.hf.agents.resolve("gpu").unwrap().gateway
+        assert place is not None
+        second = published(bench, lease_s=60, take_over=True)
+        assert (second.gateway, second.generation_id != first.generation_id) == (None, True)
+        bench.told("agent.gateway_changed", first.agent_id, times=2)
+        assert bench.hf.agents.resolve("gpu").unwrap().gateway == place
+        bench.hf.agents.remove(second.agent_id, second.generation_id)
+        third = published(bench, lease_s=60)
+        bench.told("agent.gateway_changed", third.agent_id, times=3)
+        assert bench.hf.agents.resolve("gpu").unwrap().gateway == place
+
+
+def test_a_generation_that_is_reached_otherwise_is_not_this_gateways(bench: AgentBench) -> None:
+    published(bench, lease_s=60)
+    with serving(bench, "gpu"):
+        # Its manifest first: the gateway looks as soon as it is published.
+        manifest = bench.folder / "other.json"
+        names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu"}
+        manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": ["tac"]}}))
+        facts = {"backend": "command", "tool": "tac", "manifest_path": str(manifest)}
+        other = bench.hf.agents.publish("gpu", lease_s=1.5, take_over=True, **facts)  # type: ignore[arg-type]
+        until(lambda: expired(bench))
+        assert bench.hf.agents.get(other.agent_id).gateway is None
 
 
 def test_no_gateway_for_nobody(bench: AgentBench) -> None:

@@ -208,6 +208,15 @@ def _crowd(task: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
+def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> None:
+    blocked = holdfast.folder / "blocked"
+    blocked.write_text("")
+    holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(blocked)
+    ran = holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", LABEL)
+    assert ran.status == 0
+    assert ran.err.count("cannot be written") == 1 and ran.err.startswith("holdfast: the audit log"), ran.err
+
+
 def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
     import resource
 

@@ -1,6 +1,7 @@
 """The tmux adapter, on a real tmux."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from holdfast.adapters.tmux import Tmux
 from holdfast.kernel.errors import Collision, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
-from tests.surfaces.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import TmuxServer, tmux_server
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_the_tmux_session_around_this_process(tmux: TmuxServer, monkeypatch: pyt
     assert Tmux().current() is None
     start("s-1")
     start("s-2")
-    inside = tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path},#{pid},0 #{pane_id}").stdout.split()
+    inside = tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path},#{pid},0 #{pane_id}").split()
     monkeypatch.setenv("TMUX", inside[0])
     monkeypatch.setenv("TMUX_PANE", inside[1])
     assert Tmux().current() == "s-1"
@@ -97,3 +98,14 @@ def test_a_tmux_that_does_not_answer_as_it_should_is_unknown(
     assert Tmux().liveness("s-1") is Liveness.UNKNOWN
     with pytest.raises(Unavailable, match="Permission denied"):
         start("s-1")
+
+
+def test_a_stopped_server_is_unknown_and_is_waited_for_once(tmux: TmuxServer) -> None:
+    start("s-1")
+    tmux.stop()
+    program = Tmux(limit_s=0.5)
+    begun_s = time.monotonic()
+    assert {program.liveness(f"s-{number}") for number in range(50)} == {Liveness.UNKNOWN}
+    assert 0.5 <= time.monotonic() - begun_s < 5
+    tmux.go_on()
+    assert Tmux().liveness("s-1") is Liveness.ALIVE

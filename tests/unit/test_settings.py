@@ -14,7 +14,14 @@ from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, LockSettings,
 FILE = "/home/me/project/holdfast.toml"
 KEYS = sorted(ENVIRONMENT.values())
 VARIABLES = {key: name for name, key in ENVIRONMENT.items()}
-DEFAULTS: dict[str, Any] = {"store": None, "namespace": "default", "actor": None, "host_id": None, "gateway_root": None}
+DEFAULTS: dict[str, Any] = {
+    "store": None,
+    "namespace": "default",
+    "actor": None,
+    "host_id": None,
+    "group": None,
+    "gateway_root": None,
+}
 
 
 def of(

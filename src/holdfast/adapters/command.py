@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from holdfast.access import make_folder, open_file
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import CommandSpec
@@ -177,8 +178,9 @@ class CommandAgent:
         with contextlib.suppress(NotFound):
             holder = self._processes.of(pid)
             words = json.dumps({"pid": pid, "start_ticks": holder.start_ticks, "boot_id": holder.boot_id})
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            self._note.write_text(words)
+            make_folder(self._note.parent)
+            with open(open_file(self._note, os.O_WRONLY | os.O_TRUNC), "w") as file:
+                file.write(words)
 
     def _end_leftover(self) -> None:
         """End what a killed gateway left running: one agent must not work on two prompts."""

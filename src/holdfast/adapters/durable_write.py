@@ -4,13 +4,17 @@ import contextlib
 import os
 import tempfile
 
+from holdfast.access import Access, dress
 
-def atomic_durable_write(path: str | os.PathLike[str], data: bytes | str, *, mode: int | None = None) -> None:
+
+def atomic_durable_write(
+    path: str | os.PathLike[str], data: bytes | str, *, mode: int | None = None, access: Access | None = None
+) -> None:
     """Replace the content of a file, or make it; when this returns, the new content survives a power loss.
 
     By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the old content or the new
-    one. Mode and owner of a replaced file are kept where this user may set them; a new file has `mode`, or 0666 less the
-    umask. A link is replaced, not followed. Text is written as UTF-8.
+    one. Mode and owner of a replaced file are kept where this user may set them; a new file is for whom `access` says, or
+    has `mode`, or 0666 less the umask. A link is replaced, not followed. Text is written as UTF-8.
 
     Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, and then the old content
     is there still.
@@ -22,7 +26,7 @@ def atomic_durable_write(path: str | os.PathLike[str], data: bytes | str, *, mod
         with open(fd, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
-            _take_after(file.fileno(), target, mode)
+            _take_after(file.fileno(), target, mode, access)
             os.fsync(file.fileno())
         os.rename(temporary, target)
     except BaseException:
@@ -40,12 +44,15 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _take_after(fd: int, target: str, mode: int | None) -> None:
+def _take_after(fd: int, target: str, mode: int | None, access: Access | None) -> None:
     """Give the new file the mode and owner of the one it replaces, else its own mode."""
     try:
         old = os.stat(target, follow_symlinks=False)
     except FileNotFoundError:
-        os.fchmod(fd, 0o666 & ~_umask() if mode is None else mode)
+        if access is not None:
+            dress(fd, access)
+        else:
+            os.fchmod(fd, 0o666 & ~_umask() if mode is None else mode)
         return
     if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
         # Where that is another's file, the new one is ours.

@@ -10,6 +10,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from types import TracebackType
 
+from holdfast.access import PRIVATE, Access, open_file
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 
@@ -17,15 +18,16 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class FlockLock:
-    """A lock on a file, which is made (0600) when it is first wanted and never removed: whoever removes it by hand while it is
+    """A lock on a file, which is made when it is first wanted and never removed: whoever removes it by hand while it is
     held makes two locks of one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, access: Access = PRIVATE) -> None:
         self._path = path
+        self._access = access
 
     def contender(self) -> "FlockContender":
         """Get ready to ask for it. Raises StoreUnavailable when the file cannot be opened."""
-        return FlockContender(self._path)
+        return FlockContender(self._path, self._access)
 
     def is_held(self) -> bool:
         """Has anybody got it at this moment? Asked by trying, for an instant. Raises StoreUnavailable."""
@@ -38,8 +40,9 @@ class FlockLock:
 class FlockContender:
     """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads keep each other out too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, access: Access = PRIVATE) -> None:
         self._path = path
+        self._access = access
         self._fd = self._opened()
         self._mine = False
         _open_ones.add(self)
@@ -83,7 +86,7 @@ class FlockContender:
 
     def _opened(self) -> int:
         try:
-            return os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
+            return open_file(self._path, _FLAGS, self._access)
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -103,10 +106,10 @@ class FlockGuard:
     """A flock for the time of a short `with` block, waited for asleep: a thread blocks in it while the caller waits with a
     time limit. Raises LockTimeout."""
 
-    def __init__(self, path: Path, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
+    def __init__(self, path: Path, timeout_s: float = TRANSACT_TIMEOUT_S, access: Access = PRIVATE) -> None:
         self._path = path
         self._timeout_s = timeout_s
-        self._contender = FlockContender(path)
+        self._contender = FlockContender(path, access)
 
     def __enter__(self) -> "FlockGuard":
         if not self._contender.try_take():

@@ -16,16 +16,18 @@ import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.gateway.gateway import Action
+from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
-from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, HTTP_KEEP_ALIVE_S
+from holdfast.kernel.limits import GATEWAY_PROBE_S, GATEWAY_PROVE_S, GATEWAY_WAIT_MAX_S, HTTP_KEEP_ALIVE_S
 
 _TIMEOUT_S = 10.0
 _STREAM_TIMEOUT_S = 4 * HTTP_KEEP_ALIVE_S
 _LOST = (OSError, http.client.HTTPException)
 _TRIES = 3
 _AGAIN_S = 0.3
+_HEALTH_BYTES_MAX = 4096
 
 Document = dict[str, Any]
 _KINDS: Mapping[str, type[HoldfastError]] = {
@@ -117,6 +119,14 @@ class GatewayClient:
         """Stop the gateway. What was accepted waits for the next one."""
         return self._asked("POST", "/v1/detach")
 
+    def answers(self) -> bool:
+        """Is a gateway there, and is it surely this one?"""
+        try:
+            self._connected(GATEWAY_PROBE_S).close()
+        except Unavailable:
+            return False
+        return True
+
     def events(self, last_event_id: str | None = None) -> Iterator[tuple[str, Document]]:
         """Events and their ids, behind one or from now on; ends with the gateway or the connection."""
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
@@ -167,17 +177,41 @@ class GatewayClient:
         raise AssertionError("unreachable")
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A connection. Raises Unavailable when there is nobody to connect to: nothing was asked then."""
+        """A connection to the gateway, and to nobody else. Raises Unavailable when there is none: nothing was asked then."""
         address = self._address()
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-        connection = kind(address.host, address.port, timeout=timeout_s)
+        connection = kind(address.host, address.port, timeout=min(timeout_s, GATEWAY_PROVE_S))
         try:
             connection.connect()
-        except OSError as error:
+            if self._given is None:
+                self._proved(connection, address)
+            connection.sock.settimeout(timeout_s)
+        except _LOST as error:
             connection.close()
             raise self._away(error) from None
+        except BaseException:
+            connection.close()
+            raise
         self._token = address.token
         return connection
+
+    def _proved(self, connection: http.client.HTTPConnection, address: Address) -> None:
+        """See to it that who listens there has the token, before it is sent: the note of where may be old, and the port another
+        program's by now. Raises Unavailable."""
+        challenge = secrets.token_urlsafe(24)
+        connection.request("GET", "/health", headers={CHALLENGE_HEADER: challenge})
+        content = connection.getresponse().read(_HEALTH_BYTES_MAX)
+        try:
+            proof = msgspec.json.decode(content, type=dict[str, Any]).get("proof")
+        except msgspec.DecodeError:
+            proof = None
+        if not is_proof(proof, address.token, challenge, address.port):
+            raise Unavailable(
+                f"another program listens at {address.host} port {address.port}, where the gateway of {self.agent} was: "
+                f"{self._advice()}",
+                agent=self.agent,
+                outcome="none",
+            )
 
     def _sent(
         self, connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Document | None

@@ -3,10 +3,12 @@
     queue.sqlite                  the queue, where it does not live in a shared database
     token                         the bearer token, for its owner alone
     run/current-instance.json     which process serves, and where
+    run/vouched.json              which instance of the agent the last one vouched for in the registry
     state.json                    the last status
     events.jsonl                  what happened, a line an event
 
-Folders are 0700 and files 0600 whatever the umask. A file that is replaced is never seen half written.
+Folders are 0700 and files 0600 whatever the umask, also where a group shares the store: whoever may write here has the agent do
+what he likes. A file that is replaced is never seen half written.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.access import PRIVATE, Access, make_folder, make_one_folder
 from holdfast.domains.gateway.status import Status
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable
@@ -37,6 +40,15 @@ class CurrentInstance(Plain, frozen=True, kw_only=True):
     managed_agent_instance_id: str | None = None
 
 
+class Vouched(Plain, frozen=True, kw_only=True):
+    """Which instance of the agent was there when a generation was first seen: what comes in its place is another agent."""
+
+    schema_version: int = 1
+    generation_id: str
+    token: int
+    instance_id: str
+
+
 class GatewayFolder:
     """The folder of one agent's gateway."""
 
@@ -48,14 +60,16 @@ class GatewayFolder:
         self.events = root / "events.jsonl"
         self.agent_process = self.run / "agent-process.json"
         self._instance = self.run / "current-instance.json"
+        self._vouched = self.run / "vouched.json"
         self.state_path = root / "state.json"
 
-    def prepare(self) -> None:
-        """Make the folders. Raises StoreUnavailable when they cannot be made, or others could write there."""
+    def prepare(self, around: Access = PRIVATE) -> None:
+        """Make the folders; `around` says for whom those of all gateways are. Raises StoreUnavailable when that fails."""
         try:
+            make_folder(self.root.parent, around)
             for folder in (self.root, self.run):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.chmod(folder, 0o700)
+                make_one_folder(folder)
+                os.chmod(folder, PRIVATE.folder)
         except OSError as error:
             raise StoreUnavailable(f"the gateway's folder {self.root} cannot be used: {error}", outcome="none") from None
 
@@ -70,6 +84,14 @@ class GatewayFolder:
     def instance(self) -> CurrentInstance | None:
         """Who serves, or served last and was killed; None when nobody does."""
         return _read(self._instance, CurrentInstance)
+
+    def write_vouched(self, vouched: Vouched) -> None:
+        """Remember which instance is vouched for."""
+        _replace(self._vouched, msgspec.json.format(to_json(vouched), indent=2))
+
+    def vouched(self) -> Vouched | None:
+        """Which instance was vouched for last."""
+        return _read(self._vouched, Vouched)
 
     def write_state(self, status: Status) -> None:
         """Keep the status for whoever looks."""

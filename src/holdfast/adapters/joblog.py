@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access, dress, make_folder, make_one_folder, open_file
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
@@ -50,8 +51,9 @@ class JobLog:
     Where `beside` is a folder of jobs as files, each job's events are told there as well, as `<job_id>.events.log`.
     """
 
-    def __init__(self, folder: Path, *, store: str, beside: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, store: str, beside: Path | None = None, access: Access = PRIVATE) -> None:
         self.folder = folder
+        self._access = access
         self._beside = beside
         self._place = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
 
@@ -119,8 +121,8 @@ class JobLog:
     @contextmanager
     def _turn(self, wait: bool) -> Iterator[bool]:
         """Be the only one to write, for the block; False when another is and `wait` is not wanted."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(self.folder, self._access)
+        fd = open_file(self.folder / ".lock", os.O_RDWR, self._access)
         try:
             yield _locked(fd, wait)
         finally:
@@ -144,7 +146,7 @@ class JobLog:
 
     def _append(self, job_id: str, entries: list[Entry], lookup: Lookup, looked_at: int | None) -> None:
         home = self._home(job_id)
-        home.mkdir(mode=0o700, exist_ok=True)
+        make_one_folder(home, self._access)
         path = home / "events.ndjson"
         # What one wrote that was killed before it wrote the cursor is not to be repeated. Whole lines are compared: several
         # entries of one transaction may share a revision, and so may those of two stores.
@@ -153,25 +155,27 @@ class JobLog:
         new = [entry for entry, line in zip(entries, lines, strict=True) if line not in known]
         if any(entry.kind == "job.registered" for entry in new) or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], lookup(job_id))
-        _write_lines(path, [_line(entry) for entry in new])
+        _write_lines(path, [_line(entry) for entry in new], self._access)
         self._tell_beside(job_id, new)
         self._status(home, job_id, new)
 
     def _tell_beside(self, job_id: str, entries: Iterable[Entry]) -> None:
         if self._beside is not None:
             told = [entry.data for entry in entries if entry.kind == "job.published"]
-            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told)
+            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told, self._access)
 
     def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
         home = self._home(job_id)
-        home.mkdir(mode=0o700, exist_ok=True)
+        make_one_folder(home, self._access)
         path = home / "events.ndjson"
         mine = {entry.revision for entry in entries}
         others = [line for line in self.events(job_id) if _is_line(line) and line["revision"] not in mine]
         fd, temporary = tempfile.mkstemp(dir=home)
+        dress(fd, self._access)
         os.close(fd)
         # By time, and those of this journal in its order, whatever a stepped clock says.
-        _write_lines(Path(temporary), heapq.merge(others, map(_line, entries), key=lambda line: str(line["timestamp"])))
+        lines = heapq.merge(others, map(_line, entries), key=lambda line: str(line["timestamp"]))
+        _write_lines(Path(temporary), lines, self._access)
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
@@ -191,6 +195,7 @@ class JobLog:
     def _put(self, path: Path, document: dict[str, Any]) -> None:
         """Replace a small file whole."""
         fd, temporary = tempfile.mkstemp(dir=path.parent)
+        dress(fd, self._access)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True, ensure_ascii=False)
             file.write("\n")
@@ -216,12 +221,12 @@ def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _write_lines(path: Path, told: Iterable[dict[str, Any]]) -> None:
+def _write_lines(path: Path, told: Iterable[dict[str, Any]], access: Access) -> None:
     """Append a line for each, in one write."""
     lines = b"".join(_encoded(line) for line in told)
     if not lines:
         return
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    fd = open_file(path, os.O_RDWR | os.O_APPEND, access)
     with os.fdopen(fd, "r+b", buffering=0) as file:
         if _torn(file.fileno()):
             lines = b"\n" + lines

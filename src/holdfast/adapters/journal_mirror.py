@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.access import PRIVATE, Access, dress, open_file
 from holdfast.adapters.durable_write import sync_folder
 from holdfast.adapters.flock import FlockContender
 from holdfast.kernel.codec import to_json
@@ -29,7 +30,7 @@ Warn = Callable[[Path, Exception], object]
 
 _MARK_BYTES_MAX = 4096
 _ROUNDS_MAX = 8
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -45,16 +46,25 @@ class JournalMirror:
 
     Promised: none is missing and none is there twice, whenever a writer is killed or the power goes, with any number of
     processes, and when another program appends lines of its own, which are left as they are. The file may be moved away or
-    emptied; it is begun anew. A file that is made has mode 0600; a link is not followed. Not promised: that a line is there
-    when `catch_up` returns, since another process may be at it; nor, once the mark is lost, that no line comes again that was
-    moved away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, and made good by
-    the next call.
+    emptied; it is begun anew, for whom `access` says. A link is not followed. Not promised: that a line is there when
+    `catch_up` returns, since another process may be at it; nor, once the mark is lost, that no line comes again that was moved
+    away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, and made good by the
+    next call.
     """
 
     def __init__(
-        self, path: Path, mark_path: Path, journal: Journal, telling: Telling, warn: Warn, *, from_now: bool = False
+        self,
+        path: Path,
+        mark_path: Path,
+        journal: Journal,
+        telling: Telling,
+        warn: Warn,
+        *,
+        from_now: bool = False,
+        access: Access = PRIVATE,
     ) -> None:
         """With `from_now`, a file without a mark begins with what happens from now on, else with all that the journal has."""
+        self._access = access
         self._path = path
         self._mark_path = mark_path
         self._journal = journal
@@ -76,7 +86,7 @@ class JournalMirror:
 
     def _copied(self) -> bool:
         """Copy what is new; True when there may be more."""
-        with contextlib.closing(FlockContender(self._mark_path)) as turn:
+        with contextlib.closing(FlockContender(self._mark_path, self._access)) as turn:
             if not turn.try_take():
                 return False
             cursor = self._copy()
@@ -104,7 +114,7 @@ class JournalMirror:
         lines = [to_json(line) for entry in entries if (line := self._telling(entry)) is not None]
         if not lines:
             return _Mark(cursor, mark.inode, mark.size)
-        fd = os.open(self._path, _FLAGS, 0o600)
+        fd = open_file(self._path, _FLAGS, self._access)
         try:
             if not (data := _missing(fd, mark, lines)):
                 return _Mark(cursor, mark.inode, mark.size)
@@ -132,6 +142,7 @@ class JournalMirror:
         fd, temporary = tempfile.mkstemp(prefix=f".{self._mark_path.name}.", suffix=".tmp", dir=folder)
         try:
             with open(fd, "wb") as file:
+                dress(fd, self._access)
                 file.write(to_json(mark))
                 file.flush()
                 os.fsync(fd)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.access import PRIVATE, Access, dress, make_folder
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
@@ -37,9 +38,10 @@ class _Place(NamedTuple):
 
 
 class SignalFiles:
-    """The signal files of this machine; `folder` is for those whose owners chose no place, and is made (0700) when needed."""
+    """The signal files of this machine; `folder` is for those whose owners chose no place, and is made when needed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, access: Access = PRIVATE) -> None:
+        self._access = access
         self._folder = Path(os.path.realpath(folder))
 
     def path_of(self, name: str, token: int) -> str:
@@ -66,10 +68,10 @@ class SignalFiles:
         note = Note(holdfast_preempt=name, token=token, swap=swap)
         try:
             if os.path.dirname(path) == str(self._folder):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(self._folder, self._access)
             place = _opened(path)
             try:
-                _put(place, to_json(note) + b"\n")
+                _put(place, to_json(note) + b"\n", self._access)
             finally:
                 os.close(place.folder)
         except FileExistsError:
@@ -118,12 +120,13 @@ def _opened(path: str) -> _Place:
     return _Place(at, name)
 
 
-def _put(place: _Place, text: bytes) -> None:
+def _put(place: _Place, text: bytes, access: Access) -> None:
     """Make a file that is whole from the first moment on, for whoever gives the same signal at once. Raises OSError."""
     draft = f".{secrets.token_hex(8)}.draft"
-    fd = os.open(draft, _MAKE, 0o644, dir_fd=place.folder)
+    fd = os.open(draft, _MAKE, 0o600, dir_fd=place.folder)
     try:
         with open(fd, "wb") as file:
+            dress(fd, access)
             file.write(text)
         os.link(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
     finally:

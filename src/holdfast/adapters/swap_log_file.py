@@ -6,6 +6,7 @@ The journal_mirror says what is promised of it.
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.domains.workflows.swap_log import event_of
 from holdfast.kernel import clock
@@ -13,9 +14,9 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
 
 
-def swap_log_file(path: Path, beside: Path, journal: Journal) -> JournalMirror:
+def swap_log_file(path: Path, beside: Path, journal: Journal, access: Access = PRIVATE) -> JournalMirror:
     """The swap log in a file; `beside` is a folder for its mark."""
-    return JournalMirror(path, beside / "swap_log.cursor", journal, _line, _warn)
+    return JournalMirror(path, beside / "swap_log.cursor", journal, _line, _warn, access=access)
 
 
 def _line(entry: Entry) -> dict[str, Any] | None:

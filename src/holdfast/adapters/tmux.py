@@ -1,4 +1,4 @@
-"""tmux, through libtmux: which tmux sessions there are, and new ones for agents.
+"""tmux: which tmux sessions there are, and new ones for agents.
 
 Names are always matched exactly. The server is the one that `tmux` itself would talk to here: that of the tmux session around
 this process, or the user's own.
@@ -6,16 +6,13 @@ this process, or the user's own.
 
 import os
 import shlex
-import shutil
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.kernel.errors import Collision, InvalidValue, Unavailable
+from holdfast.adapters.tmux_program import Said, ask
+from holdfast.kernel.errors import Collision, InvalidValue, Unavailable, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness
-
-if TYPE_CHECKING:
-    import libtmux
-    from libtmux.common import tmux_cmd
+from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_SILENCE_S, TMUX_START_S
 
 _NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
 _ENDING = ("server exited", "lost server")
@@ -25,74 +22,75 @@ _FORBIDDEN = frozenset(".:")
 
 
 class Tmux:
-    """The tmux server of this user. Nothing is started by looking."""
+    """The tmux server of this user. Nothing is started by looking, and no look takes longer than its limit."""
+
+    def __init__(self, *, limit_s: float = TMUX_ANSWER_S) -> None:
+        self._limit_s = limit_s
+        self._silent_until_s = 0.0
 
     def liveness(self, session_name: str) -> Liveness:
-        """Is there a tmux session of exactly this name? UNKNOWN when tmux is not installed, or does not answer this user."""
+        """Is there a tmux session of exactly this name? UNKNOWN when tmux is not installed, or does not answer this user,
+        or not in time."""
         if not session_name or _FORBIDDEN & set(session_name):
             # tmux gives no tmux session such a name, and takes it for a pane's.
             return Liveness.UNKNOWN
         try:
             # All of them, to compare here: tmux would take `$0`, `@1` and the like for something else than a name.
-            asked = _ask("list-sessions", "-F", "#{session_name}")
+            said = self._asked("list-sessions", "-F", "#{session_name}")
         except Unavailable:
             return Liveness.UNKNOWN
-        if asked.returncode == 0:
-            return Liveness.ALIVE if session_name in asked.stdout else Liveness.DEAD
-        return Liveness.DEAD if _says(asked, _NO_SERVER) else Liveness.UNKNOWN
+        if said.status == 0:
+            return Liveness.ALIVE if session_name in said.lines else Liveness.DEAD
+        return Liveness.DEAD if _complains(said, _NO_SERVER) else Liveness.UNKNOWN
 
     def current(self) -> str | None:
         """The name of the tmux session around this process; None when there is none."""
         if not os.environ.get("TMUX"):
             return None
         try:
-            asked = _ask("display-message", "-p", "-t", os.environ.get("TMUX_PANE", ""), "#{session_name}")
+            said = self._asked("display-message", "-p", "-t", os.environ.get("TMUX_PANE", ""), "#{session_name}")
         except Unavailable:
             return None
-        return asked.stdout[0] if asked.returncode == 0 and asked.stdout else None
+        return said.lines[0] if said.status == 0 and said.lines else None
 
     def start(self, session_name: str, command: Sequence[str], *, folder: str, environment: Mapping[str, str]) -> None:
         """Start a command in a new tmux session, in the background.
 
         Raises Collision when there is one of that name, InvalidValue for a name that tmux does not take, and Unavailable when
-        tmux cannot be used; nothing was started then.
+        tmux cannot be used, whose `outcome` says whether it may have started all the same.
         """
         if not session_name or _FORBIDDEN & set(session_name):
             raise InvalidValue(f"{session_name!r} cannot name a tmux session: leave out . and :", field="session_name")
         words = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
-        started = _ask("new-session", "-d", "-s", session_name, "-c", folder, *words, shlex.join(command))
-        said = " ".join(started.stderr)
-        if "duplicate session" in said:
+        started = _insisted(["new-session", "-d", "-s", session_name, "-c", folder, *words, shlex.join(command)], TMUX_START_S)
+        if "duplicate session" in started.complaint:
             raise Collision(
                 f"there is a tmux session {session_name} already: choose another name with --tmux-session, or end it with "
                 f"`tmux kill-session -t ={session_name}`",
                 session_name=session_name,
             )
-        if started.returncode != 0:
-            raise Unavailable(f"tmux could not start {session_name}: {said or 'it does not say why'}", outcome="none")
+        if started.status != 0:
+            why = started.complaint or "it does not say why"
+            raise Unavailable(f"tmux could not start {session_name}: {why}", outcome="none")
+
+    def _asked(self, *words: str) -> Said:
+        """What tmux says. One that was silent a moment ago is not asked again: whoever has many questions waits once."""
+        if time.monotonic() < self._silent_until_s:
+            raise UpstreamUnavailable("tmux did not answer a moment ago, and was not asked again", outcome="none")
+        try:
+            return _insisted(words, self._limit_s)
+        except UpstreamUnavailable:
+            self._silent_until_s = time.monotonic() + TMUX_SILENCE_S
+            raise
 
 
-def _ask(*words: str) -> "tmux_cmd":
-    server = _server()
+def _insisted(words: Sequence[str], limit_s: float) -> Said:
     for _ in range(_TRIES):
-        asked = server.cmd(*words)
-        if not _says(asked, _ENDING):
+        said = ask(words, limit_s=limit_s)
+        if not _complains(said, _ENDING):
             break
-    return asked
+    return said
 
 
-def _says(asked: "tmux_cmd", any_of: Sequence[str]) -> bool:
-    said = " ".join(asked.stderr).lower()
-    return any(words in said for words in any_of)
-
-
-def _server() -> "libtmux.Server":
-    try:
-        import libtmux
-    except ImportError:
-        raise Unavailable(
-            "tmux is used through libtmux, which is not installed: pip install 'holdfast[tmux]'", outcome="none"
-        ) from None
-    if shutil.which("tmux") is None:
-        raise Unavailable("there is no tmux on the PATH: install it, or use `holdfast agents run`", outcome="none")
-    return libtmux.Server()
+def _complains(said: Said, any_of: Sequence[str]) -> bool:
+    return any(words in said.complaint.lower() for words in any_of)

@@ -3,6 +3,10 @@
 The pane is the session's first one, and everything is sent to it under a condition that the tmux server checks in the same
 step: that it is still the process that was looked at. So a session of the same name that came in its place gets nothing.
 Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command; Enter follows apart.
+
+A tmux server that does not answer in time is not one without the session. What comes before the paste has then done nothing,
+and the prompt waits; of the paste itself nobody knows, and it is not done again. The server itself is told until when it may
+paste: one that was stopped leaves undone what was given up meanwhile.
 """
 
 import contextlib
@@ -16,10 +20,11 @@ from typing import NamedTuple
 
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
-from holdfast.adapters.tmux_screen import Screen, TmuxServer
+from holdfast.adapters.tmux_screen import Screen, TmuxServer, silent
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
+from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 
 _SAMPLE_S = 0.1
 _GLANCE_S = 0.02
@@ -40,7 +45,7 @@ class TmuxAgent:
 
     backend = "tmux"
 
-    def __init__(self, spec: TmuxSpec, *, folder: Path, processes: Procfs) -> None:
+    def __init__(self, spec: TmuxSpec, *, folder: Path, processes: Procfs, limit_s: float = TMUX_ANSWER_S) -> None:
         # With one of the last three first, tmux would take it for an id.
         if not spec.session or set(spec.session) & set(":.\n") or spec.session[0] in "$@%":
             raise InvalidValue(
@@ -54,7 +59,8 @@ class TmuxAgent:
         self._spec = spec
         self._folder = folder
         self._processes = processes
-        self._server = TmuxServer(spec.socket_name, spec.socket_path)
+        self._server = TmuxServer(spec.socket_name, spec.socket_path, limit_s=limit_s)
+        self._stray: list[str] = []
         self._last: Screen | None = None
         self._calm_since_s = 0.0
 
@@ -69,9 +75,7 @@ class TmuxAgent:
         """What a terminal would obey is refused for every adapter; whether the pane takes pastes is only known at delivery."""
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
-        screen = self._look()
-        if screen is None or self._instance(screen) != instance_id:
-            raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was delivered")
+        screen = self._same(instance_id)
         plain = "\n" not in prompt and len(prompt.encode()) <= _UNBRACKETED_BYTES_MAX
         if not plain and not pastes_bracketed(self._server, self._spec.session, screen):
             raise InvalidValue(
@@ -81,28 +85,28 @@ class TmuxAgent:
             )
         self._paste(prompt, screen)
         self._settle(screen)
-        self._under_condition(screen, f"send-keys -t {screen.pane_id} Enter", delivered="yes")
+        self._enter(screen)
         return Delivery(_Pasted(screen, instance_id))
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
         pasted: _Pasted = delivery.handle
         begun_s = time.monotonic()
         while not stop.wait(_SAMPLE_S):
-            screen = self._look()
-            if screen is None or self._instance(screen) != pasted.instance_id:
-                return Answer(code="upstream_unavailable", detail="it was delivered, and then the tmux session went away")
-            self._note(screen)
-            if screen.content != pasted.before.content and self._at_rest(screen):
-                return Answer(self._server.text_since(pasted.before, screen), "screen")
+            # One that does not answer now may do so later, and the session be there still.
+            with contextlib.suppress(UpstreamUnavailable):
+                screen = self._look()
+                if screen is None or self._instance(screen) != pasted.instance_id:
+                    return Answer(code="upstream_unavailable", detail="it was delivered, and then the tmux session went away")
+                self._note(screen)
+                if screen.content != pasted.before.content and self._at_rest(screen):
+                    return Answer(self._server.text_since(pasted.before, screen), "screen")
             if time.monotonic() - begun_s > self._spec.answer_timeout_s:
                 why = f"it was delivered, and the agent did not come to rest within {self._spec.answer_timeout_s:g} s"
                 return Answer(code="timeout", detail=why)
         return Answer(known=False, code="stopped", detail="the gateway was stopped")
 
     def interrupt(self, instance_id: str) -> bool:
-        screen = self._look()
-        if screen is None or self._instance(screen) != instance_id:
-            raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was sent")
+        screen = self._same(instance_id)
         self._under_condition(screen, f"send-keys -t {screen.pane_id} {self._spec.interrupt_key}")
         return True
 
@@ -111,6 +115,18 @@ class TmuxAgent:
 
     def _look(self) -> Screen | None:
         return self._server.screen(self._spec.session)
+
+    def _same(self, instance_id: str) -> Screen:
+        """The pane, if it is that instance's. Raises Fenced when it is not, or when tmux does not say."""
+        try:
+            screen = self._look()
+        except UpstreamUnavailable as error:
+            raise Fenced(
+                f"it is not known whether the agent is there: nothing was sent ({error.message})", outcome="none"
+            ) from None
+        if screen is None or self._instance(screen) != instance_id:
+            raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was sent", outcome="none")
+        return screen
 
     def _instance(self, screen: Screen) -> str:
         server, pane = self._processes.sight(screen.server_pid), self._processes.sight(screen.pane_pid)
@@ -130,45 +146,87 @@ class TmuxAgent:
         return self._ready is None or self._ready.search(screen.last_line) is not None
 
     def _paste(self, prompt: str, screen: Screen) -> None:
+        self._clear_away()
         name = f"holdfast-{secrets.token_hex(8)}"
+        self._stray.append(name)
+        self._load(prompt, name)
+        leave_mode = f"copy-mode -q -t {screen.pane_id} ; " if screen.in_mode else ""
+        try:
+            self._under_condition(screen, f"{leave_mode}paste-buffer -p -r -d -b {name} -t {screen.pane_id}")
+        except Fenced:
+            self._clear_away()
+            raise
+        # With the paste, the buffer is gone.
+        self._stray.remove(name)
+
+    def _load(self, prompt: str, name: str) -> None:
         path = self._folder / name
         # Written by its own descriptor: 0600 whatever the umask, and never through a link.
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(prompt.encode())
         try:
             self._server.run("load-buffer", "-b", name, str(path))
+        except UpstreamUnavailable as error:
+            if silent(error):
+                raise Fenced(f"nothing was delivered: {error.message}", outcome="none") from None
+            raise
         finally:
             path.unlink()
-        try:
-            leave_mode = f"copy-mode -q -t {screen.pane_id}" if screen.in_mode else ""
-            paste = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
-            self._under_condition(screen, f"{leave_mode} ; {paste}" if leave_mode else paste)
-        except Fenced:
-            with contextlib.suppress(UpstreamUnavailable):
-                self._server.run("delete-buffer", "-b", name)
-            raise
+
+    def _clear_away(self) -> None:
+        """Delete the buffers of prompts that were not pasted: nobody else should find them there."""
+        while self._stray:
+            try:
+                self._server.run("delete-buffer", "-b", self._stray[-1])
+            except UpstreamUnavailable as error:
+                if silent(error):
+                    return
+            self._stray.pop()
 
     def _settle(self, before: Screen) -> None:
         """Until the program has shown something of what was pasted, within bounds: some take an Enter that comes at once for a
         part of the paste."""
         end_s = time.monotonic() + _ECHO_S
         while time.monotonic() < end_s:
-            screen = self._look()
+            try:
+                screen = self._look()
+            except UpstreamUnavailable:
+                return
             if screen is None or screen.content != before.content:
                 return
             # tmux tells nobody but an attached client when a pane changes.
             time.sleep(_GLANCE_S)
 
-    def _under_condition(self, screen: Screen, command: str, *, delivered: str = "no") -> None:
-        """Run a tmux command if the pane is still the one that was looked at, which the tmux server itself decides."""
-        same = f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    def _under_condition(self, screen: Screen, command: str) -> None:
+        """Run a tmux command if the pane is still the one that was looked at, and it is not too late, which the tmux server
+        decides itself. Raises Fenced when it did not, and UpstreamUnavailable when nobody knows."""
+        soon = f"#{{<=:#{{T:#{{l:%s}}}},{int(time.time()) + TMUX_PASTE_S}}}"
         try:
-            said = self._server.run("if-shell", "-F", "-t", screen.pane_id, same, command, "display-message -p replaced")
+            said = self._run_if(f"#{{&&:{soon},{_is(screen)}}}", screen, command)
         except UpstreamUnavailable as error:
-            if delivered == "no":
-                raise Fenced(f"the pane is gone: nothing was delivered ({error.message})") from None
+            if silent(error):
+                raise UpstreamUnavailable(
+                    f"nobody knows whether it was delivered: {error.message}", outcome="unknown"
+                ) from None
+            raise Fenced(f"the pane is gone: nothing was delivered ({error.message})", outcome="none") from None
+        if not said:
+            raise Fenced("the pane is another one than before, or it was too late: nothing was delivered", outcome="none")
+
+    def _enter(self, screen: Screen) -> None:
+        """Enter behind a paste. It is never too late for that: what lies there unsent would be sent with the next prompt."""
+        try:
+            sent = self._run_if(_is(screen), screen, f"send-keys -t {screen.pane_id} Enter")
+        except UpstreamUnavailable as error:
             raise UpstreamUnavailable(f"pasted, but Enter could not be sent: {error.message}", outcome="unknown") from None
-        if "replaced" in said:
-            if delivered == "no":
-                raise Fenced("the pane is another one than before: nothing was delivered")
+        if not sent:
             raise UpstreamUnavailable("pasted, but the pane was replaced before Enter", outcome="unknown")
+
+    def _run_if(self, condition: str, screen: Screen, command: str) -> bool:
+        """Was the command run? It was, unless the tmux server says otherwise."""
+        refusal = "display-message -p refused"
+        return "refused" not in self._server.run("if-shell", "-F", "-t", screen.pane_id, condition, command, refusal)
+
+
+def _is(screen: Screen) -> str:
+    """The condition that a pane is the one on that screen."""
+    return f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"

@@ -43,7 +43,8 @@ def _drawn(command: list[str]) -> bytes:
     try:
         return _read(ours)
     finally:
-        client.terminate()
+        # Not in good order: it would take leave of its server, which may be one that does not answer.
+        client.kill()
         os.close(ours)
         client.wait()
 

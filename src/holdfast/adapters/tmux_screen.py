@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
+from holdfast.adapters.tmux_program import ask
+from holdfast.kernel.errors import Unavailable, UpstreamUnavailable
+from holdfast.kernel.limits import TMUX_ANSWER_S
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
@@ -36,29 +38,30 @@ class Screen(NamedTuple):
 
 
 class TmuxServer:
-    """The tmux server behind a socket, through libtmux. Raises InvalidValue when that, or tmux, is not installed."""
+    """The tmux server behind a socket. No call takes longer than its limit."""
 
-    def __init__(self, socket_name: str | None, socket_path: str | None) -> None:
-        try:
-            import libtmux
-        except ImportError:
-            raise InvalidValue("this adapter needs libtmux: pip install 'holdfast[tmux]'") from None
-        self._errors = libtmux.exc.LibTmuxException
-        self._server = libtmux.Server(socket_name=socket_name, socket_path=socket_path)
+    def __init__(self, socket_name: str | None, socket_path: str | None, *, limit_s: float = TMUX_ANSWER_S) -> None:
         self.address = ["-L", socket_name] if socket_name else ["-S", socket_path] if socket_path else []
+        self._limit_s = limit_s
 
     def run(self, *words: str) -> list[str]:
-        """Run a tmux command, and return the lines that it prints. Raises UpstreamUnavailable when tmux refuses."""
+        """Run a tmux command, and return the lines that it prints.
+
+        Raises UpstreamUnavailable: with the outcome `none` when tmux refuses, and `unknown` when it does not answer in time.
+        """
         try:
-            done = self._server.cmd(*words)
-        except self._errors as error:
-            raise UpstreamUnavailable(f"tmux cannot be run: {error}", outcome="none") from None
-        if done.returncode:
-            raise UpstreamUnavailable(f"tmux {words[0]}: {' '.join(done.stderr)[:500]}", outcome="none")
-        return list(done.stdout)
+            said = ask([*self.address, *words], limit_s=self._limit_s)
+        except UpstreamUnavailable:
+            raise
+        except Unavailable as error:
+            raise UpstreamUnavailable(error.message, outcome="none") from None
+        if said.status:
+            raise UpstreamUnavailable(f"tmux {words[0]}: {said.complaint[:500]}", outcome="none")
+        return said.lines
 
     def screen(self, session: str) -> Screen | None:
-        """The first pane of the session of exactly that name, if it lives."""
+        """The first pane of the session of exactly that name, if it lives. Raises UpstreamUnavailable when tmux does not answer
+        in time: then it may or may not be there."""
         try:
             panes = [line.split("|") for line in self.run("list-panes", "-s", "-t", f"={session}:", "-F", _FORMAT)]
             fields = [dict(zip(_FIELDS, pane, strict=True)) for pane in panes if len(pane) == len(_FIELDS)]
@@ -69,7 +72,9 @@ class TmuxServer:
             if first["pane_dead"] == "1":
                 return None
             return _screen(first, self.run("capture-pane", "-p", "-t", first["pane_id"]))
-        except UpstreamUnavailable:
+        except UpstreamUnavailable as error:
+            if silent(error):
+                raise
             return None
 
     def text_since(self, before: Screen, after: Screen) -> str:
@@ -83,6 +88,11 @@ class TmuxServer:
         except UpstreamUnavailable:
             lines = list(after.content[:-1])
         return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def silent(error: UpstreamUnavailable) -> bool:
+    """Did tmux not answer in time, so that what it was asked to do may still happen?"""
+    return error.fields.get("outcome") == "unknown"
 
 
 def _screen(pane: dict[str, str], lines: list[str]) -> Screen:

@@ -6,6 +6,7 @@ what happens to swaps is told in its log.
 
 from pathlib import Path
 
+from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.adapters.signal_files import SignalFiles
 from holdfast.adapters.swap_log_file import swap_log_file
@@ -17,21 +18,21 @@ from holdfast.primitives.journal import Journal
 
 
 def workflows_in_folder(
-    folder: Path, own: Path, store: Store, journal: Journal, processes: Processes, *, label: str = ""
+    folder: Path, own: Path, store: Store, journal: Journal, processes: Processes, *, label: str = "", access: Access = PRIVATE
 ) -> Workflows:
     """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no place for. Makes both.
 
     Raises OSError when they cannot be made.
     """
     for path in (folder, own):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path, access)
     return Workflows(
         store,
         journal,
         processes,
-        swap_lock=FlockLock(folder / SWAP_LOCK),
-        signals=SignalFiles(own / "signals"),
-        guard=lambda: FlockGuard(folder / STATE_LOCK),
-        mirror=swap_log_file(folder / SWAP_LOG, own, journal),
+        swap_lock=FlockLock(folder / SWAP_LOCK, access),
+        signals=SignalFiles(own / "signals", access),
+        guard=lambda: FlockGuard(folder / STATE_LOCK, access=access),
+        mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
         label=label,
     )

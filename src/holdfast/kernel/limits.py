@@ -152,6 +152,19 @@ AGENT_GRACE_S = 300.0
 AGENT_START_S = 20.0
 """How long `agents start` waits for the agent to come up in its tmux session."""
 
+TMUX_ANSWER_S = 5.0
+"""How long tmux may take to answer. A server that is silent for longer is neither dead nor alive: that is unknown."""
+
+TMUX_START_S = 15.0
+"""How long it may take to start a tmux session: its server may have to begin first, and to read the user's configuration."""
+
+TMUX_SILENCE_S = 10.0
+"""How long a tmux that did not answer is not asked again whether a session is there: whoever has many questions waits once."""
+
+TMUX_PASTE_S = 3
+"""Within how many seconds tmux must have come to a paste or an interrupt, or else it leaves it undone. Well under the time for
+its answer: what was given up must not be typed later, between the words of another."""
+
 MANIFEST_BYTES_MAX = 1 << 20
 """Largest manifest that is read."""
 
@@ -184,6 +197,15 @@ GATEWAY_PROBE_S = 1.0
 
 GATEWAY_INSPECT_EVERY_S = 1.0
 """How often a gateway looks at its agent by itself. It also looks just before each delivery."""
+
+GATEWAY_GLANCE_S = 1.0
+"""How long whoever asks for the status waits for a look that another has begun; then it is told what was last seen."""
+
+GATEWAY_PROVE_S = 5.0
+"""How long what listens where a gateway should be may take to prove that it is one."""
+
+GATEWAY_ANNOUNCE_EVERY_S = 60.0
+"""How often a gateway looks at its agent's record by itself. It is told at once when the agent changes hands."""
 
 GATEWAY_LEASE_S = 30.0
 """How long a gateway's process that cannot be probed is believed without a sign of life. It renews at a third of it."""

@@ -12,6 +12,7 @@ Part = str | int | bool
 Parts = tuple[Part, ...]
 
 _OFFSET = 1 << 63
+_NEXT = [bytes([byte + 1]) for byte in range(255)]
 
 
 def encode(parts: Parts) -> bytes:
@@ -40,6 +41,8 @@ class Span(NamedTuple):
 def span(match: Parts = (), start: Parts | None = None, stop: Parts | None = None) -> Span:
     """The span of all tuples that begin with `match` and, after it, lie from `start` up to but not including `stop`."""
     prefix = encode(match)
+    if start is None and stop is None:
+        return Span(prefix, beyond(prefix))
     low = prefix if start is None else prefix + encode(start)
     return Span(low, beyond(prefix) if stop is None else prefix + encode(stop))
 
@@ -49,7 +52,7 @@ def beyond(prefix: bytes) -> bytes | None:
     trimmed = prefix.rstrip(b"\xff")
     if not trimmed:
         return None
-    return trimmed[:-1] + bytes([trimmed[-1] + 1])
+    return trimmed[:-1] + _NEXT[trimmed[-1]]
 
 
 def beyond_text(prefix: str) -> str | None:

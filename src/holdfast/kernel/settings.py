@@ -147,6 +147,7 @@ class Settings(Value, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
     actor: str | None = None
     host_id: str | None = None
+    group: str | None = None
     gateway_root: str | None = None
     journal: JournalSettings = JournalSettings()
     locks: LockSettings = LockSettings()
@@ -158,7 +159,7 @@ class Settings(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_id(self.namespace, "namespace")
-        for name, label in (("actor", self.actor), ("host_id", self.host_id)):
+        for name, label in (("actor", self.actor), ("host_id", self.host_id), ("group", self.group)):
             if label is not None:
                 check_label(label, name)
 
@@ -168,6 +169,7 @@ ENVIRONMENT = {
     "HOLDFAST_NAMESPACE": "namespace",
     "HOLDFAST_ACTOR": "actor",
     "HOLDFAST_HOST_ID": "host_id",
+    "HOLDFAST_GROUP": "group",
     "HOLDFAST_GATEWAY_ROOT": "gateway_root",
 }
 """Which variable of the environment sets which key."""

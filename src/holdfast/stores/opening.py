@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.layout import Sign
@@ -25,13 +26,14 @@ def open_store(
     folders: Mapping[str, str] | None = None,
     files: FilesSettings | None = None,
     shown: Mapping[Space[Any], Sign[Any]] | None = None,
+    access: Access = PRIVATE,
 ) -> Store:
     """Open `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
     Without `create` a SQLite file or a folder that is not there is not made either: it is read as an empty store. Raises
     InvalidValue for another URL, and what the store itself raises when it cannot be opened. `clock` serves the embedded
-    stores; a database has its own. `folders`, `files` and `shown` serve the files store; `folders` goes before what `files`
-    says of them, and is refused for any other store.
+    stores; a database has its own. `access` says for whom what they make is. `folders`, `files` and `shown` serve the files
+    store; `folders` goes before what `files` says of them, and is refused for any other store.
     """
     scheme, separator, rest = url.partition(":")
     if "\0" in url:
@@ -46,11 +48,11 @@ def open_store(
             return AbsentStore(path, namespace=namespace, kind="sqlite")
         from holdfast.stores.sqlite.store import SqliteStore
 
-        return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock)
+        return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock, access=access)
     if scheme == "files" and rest:
         settings = files or FilesSettings()
         places = {**settings.folders, **(folders or {})}
-        return _open_files(sqlite_path(rest), namespace, boot_id, clock, create, settings, places, shown or {})
+        return _open_files(sqlite_path(rest), namespace, boot_id, clock, create, settings, places, shown or {}, access)
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from holdfast.stores.postgres import open_postgres
 
@@ -100,6 +102,7 @@ def _open_files(
     settings: FilesSettings,
     folders: Mapping[str, str],
     shown: Mapping[Space[Any], Sign[Any]],
+    access: Access,
 ) -> Store:
     # A folder that is there may hold the records of another program, whether or not a store was ever opened on it.
     if not create and not there(root):
@@ -117,6 +120,7 @@ def _open_files(
         shown=shown,
         retry_attempts=settings.retry_attempts,
         retry_delay_s=settings.retry_delay_s,
+        access=access,
     )
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.domains.agents.owning import topic_of
-from holdfast.domains.agents.record import AGENTS, Agent
+from holdfast.domains.agents.record import AGENTS, Agent, lease_of
 from holdfast.domains.agents.registry import Agents
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import HoldfastError, Lost
-from holdfast.kernel.lease import Lease
 from holdfast.kernel.space import rows
 from holdfast.primitives.keeper import Keeper
 
@@ -60,12 +59,8 @@ class Keeping:
             row = store.get(AGENTS, agent.agent_id)
             mine = row is not None and (row.record.generation_id, row.record.token) == (agent.generation_id, agent.token)
             # Refreshing what is not ours any more is how to be told so.
-            if row is None or not mine or leases.due(_lease_of(row.record), store.now(), self._lease_s):
+            if row is None or not mine or leases.due(lease_of(row.record), store.now(), self._lease_s):
                 self._agents.refresh(agent.agent_id, agent.generation_id, token=agent.token, lease_s=self._lease_s)
         except Lost:
             return due
         return []
-
-
-def _lease_of(agent: Agent) -> Lease:
-    return Lease(granted_at=agent.published_at, expires_at=agent.lease_expires_at)

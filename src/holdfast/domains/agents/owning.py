@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from holdfast.domains.agents import liveness
 from holdfast.domains.agents.names import bare
 from holdfast.domains.agents.outside import Outside
-from holdfast.domains.agents.record import AGENTS, Agent, Draft, Gateway
+from holdfast.domains.agents.record import AGENTS, Agent, Draft, Gateway, lease_of
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, LeaseLost, NotFound, RecordInvalid
-from holdfast.kernel.lease import Lease
 from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
@@ -67,8 +66,8 @@ class Owning:
             agent = self._own(tx, agent_id, generation_id, token)
             if self._exclusive and not agent.fresh(tx.now):
                 self._check_name_is_free(tx, agent)
-            before = Lease(granted_at=agent.published_at, expires_at=agent.lease_expires_at)
-            renewed = leases.renew(before, tx.now, self._lease_s if lease_s is None else lease_s)
+            length_s = (agent.lease_s or self._lease_s) if lease_s is None else lease_s
+            renewed = leases.renew(lease_of(agent), tx.now, length_s)
             after = replace(agent, lease_expires_at=renewed.expires_at)
             tx.put(AGENTS, agent_id, after)
             self._tell(tx, "agent.refreshed", agent_id, generation_id=generation_id, lease_expires_at=_end(after))
@@ -126,12 +125,14 @@ class Owning:
             raise InvalidValue(
                 f"lease_expires_at {render(until)} is past already: give a lease that is to come", field="lease_expires_at"
             )
-        lease = leases.grant(tx.now, self._lease_s if lease_s is None else lease_s)
+        length_s = self._lease_s if lease_s is None else lease_s
+        lease = leases.grant(tx.now, length_s)
         return Agent(
             **msgspec.structs.asdict(draft),
             published_at=tx.now,
             lease_expires_at=lease.expires_at if until is None else until,
             token=tx.revision,
+            lease_s=length_s if until is None else None,
         )
 
     def _check_resume(self, before: Agent | None, draft: Draft, now: datetime) -> None:

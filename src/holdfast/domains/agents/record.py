@@ -14,6 +14,7 @@ from holdfast.kernel.codec import Instant, Plain, Record, to_plain
 from holdfast.kernel.errors import InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
+from holdfast.kernel.lease import Lease
 from holdfast.kernel.limits import LABEL_CHARS_MAX, PATH_CHARS_MAX
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
@@ -77,7 +78,7 @@ class Agent(Record, frozen=True, kw_only=True):
     """One live agent. `token` is the revision of the publish that made it this generation's, 0 for another program's record.
 
     `mailbox` is the source system's own and is kept as it came. `holder` is the agent's own process, where its publisher
-    named one.
+    named one. `lease_s` is the length of the lease it was published with, which whoever renews it for its publisher keeps to.
     """
 
     schema_version: int = VERSION
@@ -93,6 +94,7 @@ class Agent(Record, frozen=True, kw_only=True):
     mailbox: dict[str, Any] | None = None
     holder: Holder | None = None
     token: int = 0
+    lease_s: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,6 +113,11 @@ class Agent(Record, frozen=True, kw_only=True):
     def session_name(self) -> str | None:
         """The name of its tmux session, if it has one."""
         return None if self.terminal is None else self.terminal.session_name
+
+
+def lease_of(agent: Agent) -> Lease:
+    """An agent's lease, as the rules of leases see it."""
+    return Lease(granted_at=agent.published_at, expires_at=agent.lease_expires_at)
 
 
 def _by_name(agent: Agent) -> Parts:

@@ -101,7 +101,8 @@ class Agents:
         return self._owning.publish(draft, lease_s=lease_s, until=until, take_over=take_over)
 
     def refresh(self, agent_id: str, generation_id: str, *, token: int | None = None, lease_s: float | None = None) -> Agent:
-        """Extend the lease of a generation from now, and return the record. A lease never ends earlier for it.
+        """Extend the lease of a generation from now, by what it was published with unless told, and return the record. A lease
+        never ends earlier for it.
 
         Raises LeaseLost when another generation has taken over, or the record is gone: stand down. Raises Fenced when a
         `token` is shown and the same generation was resumed with another.

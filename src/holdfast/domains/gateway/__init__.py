@@ -6,6 +6,7 @@ spec.py         which adapter, with which settings, as a value
 drafting.py     what may be asked for
 status.py       how a gateway and its agent are doing
 admission.py    why something is refused
+proof.py        how a gateway proves that it is one
 gateway.py      who serves, epochs, reconciliation, and recovery after a restart
 delivery.py     the slot: from claim to end, and interrupts beside it
 """

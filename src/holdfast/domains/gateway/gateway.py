@@ -15,7 +15,7 @@ from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
 from holdfast.kernel.holder import Liveness, Processes, probe
-from holdfast.kernel.limits import GATEWAY_LEASE_S
+from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
@@ -155,17 +155,16 @@ class Gateway:
     def look(self) -> Sighting:
         """Look at the agent, and record it when it is another instance than before. Never raises for what the adapter does."""
         with self._looking:
-            seen = self._inspected()
-            before, rebound = self._seen, False
-            if seen.instance_id is not None and seen.instance_id != self._attachment.instance_id:
-                self._attachment = self._rebind(seen.instance_id)
-                rebound = True
-            if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
-                self._tell_of_coming_and_going(seen)
-            self._seen = seen
-        if rebound or seen != before:
-            self.on_change()
-        return seen
+            return self._looked()
+
+    def glance(self) -> Sighting:
+        """Look at the agent; or, while another look takes long, what was last seen."""
+        if not self._looking.acquire(timeout=GATEWAY_GLANCE_S):
+            return self._seen
+        try:
+            return self._looked()
+        finally:
+            self._looking.release()
 
     def accept(self, asked: Sequence[Asked]) -> list[Request | HoldfastError]:
         """Accept requests in one commit, durably; each is answered by itself: Full, Blocked, Refused (another epoch),
@@ -293,6 +292,19 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - whatever an adapter does, the gateway lives on
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
             return Sighting(None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}")
+
+    def _looked(self) -> Sighting:
+        seen = self._inspected()
+        before, rebound = self._seen, False
+        if seen.instance_id is not None and seen.instance_id != self._attachment.instance_id:
+            self._attachment = self._rebind(seen.instance_id)
+            rebound = True
+        if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
+            self._tell_of_coming_and_going(seen)
+        self._seen = seen
+        if rebound or seen != before:
+            self.on_change()
+        return seen
 
     def _rebind(self, instance_id: str) -> Attachment:
         def body(tx: Tx, _: Line) -> Attachment:

@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from holdfast.access import PRIVATE, Access, dress, make_folder
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.filesystem import sync_names
 
 T = TypeVar("T")
-
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
 
 _PERMANENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
 """What another try cannot mend: the name itself is not what it should be."""
@@ -68,7 +66,8 @@ class Found(NamedTuple):
 class Disk:
     """Reads and replaces files; tries again `attempts` times, `delay_s` apart, when the system reports an error."""
 
-    def __init__(self, attempts: int, delay_s: float) -> None:
+    def __init__(self, attempts: int, delay_s: float, access: Access = PRIVATE) -> None:
+        self._access = access
         self._attempts = attempts
         self._delay_s = delay_s
         self._named: set[Path] = set()
@@ -158,7 +157,7 @@ class Disk:
 
     def _stage(self, spot: Spot, data: bytes) -> None:
         self._make_folder(spot.folder)
-        with _parent(spot, make=True) as (folder, name):
+        with _parent(spot, make=self._access) as (folder, name):
             old = _lstat(name, folder)
             if old is not None and stat.S_ISDIR(old.st_mode):
                 raise Unfit("it is a folder")
@@ -166,9 +165,9 @@ class Disk:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged, dir_fd=folder)
             faults.reach("files.write.before")
-            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
-                _dress(fd, old)
+                _dress(fd, old, self._access)
                 _write(fd, data)
                 faults.reach("files.write.after")
                 os.fsync(fd)
@@ -180,7 +179,7 @@ class Disk:
         """Sync its name too if it is empty: whoever made it may have been killed before. With a file in it, that was done."""
         if folder in self._named and folder.is_dir():
             return
-        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        make_folder(folder, self._access)
         with os.scandir(folder) as entries:
             fresh = all(entry.name.startswith(".") for entry in entries)
         if fresh:
@@ -284,7 +283,7 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 @contextmanager
-def _parent(spot: Spot, *, make: bool = False) -> Iterator[tuple[int, str]]:
+def _parent(spot: Spot, *, make: Access | None = None) -> Iterator[tuple[int, str]]:
     """A descriptor of the folder that a file is in, reached through no symbolic link, and the file's name there."""
     *between, name = spot.name.split("/")
     fd = os.open(spot.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -296,11 +295,14 @@ def _parent(spot: Spot, *, make: bool = False) -> Iterator[tuple[int, str]]:
         os.close(fd)
 
 
-def _step(folder: int, part: str, *, make: bool) -> int:
+def _step(folder: int, part: str, *, make: Access | None) -> int:
     """Go down into a folder. The one above is closed, unless this raises."""
-    if make:
+    if make is not None:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(part, FOLDER_MODE, dir_fd=folder)
+            os.mkdir(part, 0o700, dir_fd=folder)
+            if make.gid is not None:
+                os.chown(part, -1, make.gid, dir_fd=folder)
+            os.chmod(part, make.folder, dir_fd=folder)
     try:
         below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except NotADirectoryError:
@@ -327,10 +329,10 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
-def _dress(fd: int, old: os.stat_result | None) -> None:
+def _dress(fd: int, old: os.stat_result | None, access: Access) -> None:
     """Give a new file the mode, and as far as this is allowed the owner and group, of the one it replaces."""
     if old is None or not stat.S_ISREG(old.st_mode):
-        os.fchmod(fd, FILE_MODE)
+        dress(fd, access)
         return
     for owner in (old.st_uid, -1):
         try:
@@ -365,9 +367,9 @@ def _copy(folder: int, name: str, copy: str) -> None:
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         found = os.fstat(source)
-        target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+        target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            _dress(target, found)
+            _dress(target, found, PRIVATE)
             _write(target, _read_all(source, found.st_size))
             os.fsync(target)
         finally:

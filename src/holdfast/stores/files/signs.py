@@ -14,13 +14,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import Access, make_folder, open_file
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row, Store, Tx
 from holdfast.stores.files import naming
-from holdfast.stores.files.disk import FILE_MODE, FOLDER_MODE, temporary
+from holdfast.stores.files.disk import temporary
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.sheet import parse, render
 
@@ -30,7 +31,8 @@ _SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
 class Signs:
     """The signs of a store, for those of its spaces that are shown."""
 
-    def __init__(self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]]) -> None:
+    def __init__(self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access) -> None:
+        self._access = access
         self._store = store
         self._folders = folders
         self._shown = dict(shown)
@@ -69,7 +71,7 @@ class Signs:
         if document is None:
             path.unlink(missing_ok=True)
             return None
-        _write(path, render(document))
+        _write(path, render(document), self._access)
         return path
 
     def _present(self, sign: Sign[Any]) -> list[Path]:
@@ -81,7 +83,7 @@ class Signs:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        fd = os.open(self._folders.own / "signs", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        fd = open_file(self._folders.own / "signs", os.O_RDWR, self._access)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -142,12 +144,12 @@ class NotingTx:
             self.touched.setdefault(space, set()).add(key)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, access: Access) -> None:
     """Show it whole or not at all. Not synced: its truth ends with the boot too."""
-    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    make_folder(path.parent, access)
     staged = path.with_name(temporary(path.name))
     staged.unlink(missing_ok=True)
-    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    fd = open_file(staged, os.O_WRONLY, access)
     try:
         os.write(fd, data)
     finally:

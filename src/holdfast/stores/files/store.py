@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.debris import Leftover
@@ -21,7 +22,7 @@ from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, 
 from holdfast.stores import plain
 from holdfast.stores.files import bringing, debris, redo
 from holdfast.stores.files.cabinet import Cabinet
-from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
+from holdfast.stores.files.disk import Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
 from holdfast.stores.files.picture import InFiles, Moved, Picture, scope_of
@@ -71,27 +72,31 @@ class FilesStore:
         shown: Mapping[Space[Any], Sign[Any]] | None = None,
         retry_attempts: int = FILES_RETRY_ATTEMPTS,
         retry_delay_s: float = FILES_RETRY_DELAY_S,
+        access: Access = PRIVATE,
     ) -> None:
         if os.path.lexists(root) and not os.path.isdir(root):
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
-        _make(Path(root))
+        _make(Path(root), access)
         self._boot_id = boot_id
         self.folders = Folders(Path(root), namespace, self._given)
         self.root = self.folders.root
-        self.inner = SqliteStore(self.folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock)
+        self.inner = SqliteStore(
+            self.folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock, access=access
+        )
+        self.access = self.inner.access
         self.namespace = namespace
-        self.disk = Disk(max(retry_attempts, 1), retry_delay_s)
+        self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
         self.cabinet = Cabinet(self.folders, self.disk)
         self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
-            self._latch = Gate(self.folders.own / "latch")
+            self._latch = Gate(self.folders.own / "latch", self.access)
         except BaseException:
             self.inner.close()
             raise
-        self._signs = Signs(self.inner, self.folders, shown or {})
+        self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
         self._signs.begin()
         self._closed = False
         _stores.add(self)
@@ -164,7 +169,7 @@ class FilesStore:
         self._latch.abandon()
         self._picture.forget()
         if not self._closed:
-            self._latch = Gate(self.folders.own / "latch")
+            self._latch = Gate(self.folders.own / "latch", self.access)
 
     def alone(self, work: Callable[[], T], timeout_s: float) -> T:
         """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
@@ -332,9 +337,9 @@ class FilesStore:
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
-def _make(root: Path) -> None:
+def _make(root: Path, access: Access) -> None:
     try:
-        root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        make_folder(root, access)
     except OSError as error:
         raise opening_failed(root, error) from None
 

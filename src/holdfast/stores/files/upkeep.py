@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.access import make_one_folder
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile
@@ -218,7 +219,7 @@ def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
     if not source.is_file():
         raise NotFound(f"there is no backup {source}", path=str(source))
     folder = store.cabinet.folders.own / f"restore-{secrets.token_hex(4)}"
-    folder.mkdir(mode=0o700)
+    make_one_folder(folder)
     try:
         yield Path(shutil.copyfile(source, folder / "store.sqlite"))
     except OSError as error:

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import make_folder
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
@@ -49,7 +50,7 @@ def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: C
     if path.exists():
         raise InvalidValue(f"{path} exists: a copy goes to a new store", path=str(path))
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise opening_failed(path, error) from None
     with whole(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as raw:

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from time import monotonic_ns
 
+from holdfast.access import Access, open_file
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
@@ -30,13 +31,13 @@ class SharedCounter:
     """Numbers that every process which maps the file sees at once: the last revision and the bound, which are used inside the
     gate alone, and when somebody last found the gate shut, which is a hint."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, access: Access) -> None:
         # Most programs never open a volatile file.
         import mmap
 
         try:
             # A descriptor of its own: one that shared the gate's lock would keep it, in a child, beyond its holder's death.
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = open_file(path, os.O_RDWR, access)
             try:
                 # Never overwrites, and leaves no hole that a full disk would make a signal of.
                 os.posix_fallocate(fd, 0, _BYTES)

@@ -21,6 +21,7 @@ from os import sched_yield
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.access import Access
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
@@ -100,12 +101,14 @@ class Database:
         self,
         path: Path,
         *,
+        access: Access,
         synced: bool,
         create: Callable[[sqlite3.Connection], None],
         forget: Callable[[], None],
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> None:
         self.path = path
+        self._access = access
         self._forget = forget
         self._synced = synced
         self._create = create
@@ -120,9 +123,9 @@ class Database:
     def _begin_process(self) -> None:
         gate = self.path.with_name(self.path.name + "-gate")
         # A file that is synced keeps each revision itself.
-        self.counter = None if self._synced else SharedCounter(gate)
+        self.counter = None if self._synced else SharedCounter(gate, self._access)
         # A turn at a volatile file takes some 50 us; one at a durable file may have a checkpoint in it.
-        self.gate = Gate(gate, self.counter, tries=1 if self._synced else _VOLATILE_TRIES)
+        self.gate = Gate(gate, self._access, self.counter, tries=1 if self._synced else _VOLATILE_TRIES)
         self._shared = SharedSync()
         self._idle: deque[Connection] = deque()
         self._open_ones: set[Connection] = set()

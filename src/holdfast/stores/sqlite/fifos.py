@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import time
 import zlib
 from collections import deque
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from holdfast.access import Access, make_node, make_one_folder
 from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener, check_topics, drain
 
@@ -42,8 +44,9 @@ class _Once:
 class Fifos:
     """The wake-up folder of one store, seen from one process and namespace."""
 
-    def __init__(self, folder: Path, namespace: str) -> None:
+    def __init__(self, folder: Path, namespace: str, access: Access) -> None:
         self._folder = folder
+        self._access = access
         self._namespace = namespace
         # Every change notifies a topic or two; joining paths would cost as much as looking there.
         self._topic = lru_cache(maxsize=1024)(self._topic_folder)
@@ -101,10 +104,10 @@ class Fifos:
         path = self._folder / name
         unfinished = self._folder / f"{_UNFINISHED}{name}"
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            make_one_folder(self._folder, self._access)
             self._sweep()
             # It gets its name once it is open: another's sweep would take it for one that a killed listener left.
-            os.mkfifo(unfinished, 0o600)
+            make_node(unfinished, stat.S_IFIFO, self._access)
             # Open for both, so that it never reports an end of file when a notifier closes its side.
             fd = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             os.rename(unfinished, path)
@@ -139,7 +142,7 @@ class Fifos:
             try:
                 # Not pathlib's, which looks again at what is there: by then its last listener may have removed it.
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(link.parent, 0o700)
+                    make_one_folder(link.parent, self._access)
                 os.link(self._folder / name, link)
             except FileExistsError:
                 # Another topic of this listener has the same checksum.

@@ -1,9 +1,11 @@
 """Where a store may live, and with which permissions."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
+from holdfast.access import Access, check_shared, make_folder, make_node
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
@@ -14,18 +16,19 @@ NETWORK = frozenset(
 """File systems that several machines may share. SQLite's log needs the memory of one machine."""
 
 
-def prepare(path: Path) -> None:
-    """Make the store's folder (0700) and an empty database file (0600, whatever the umask), unless they are there.
+def prepare(path: Path, access: Access) -> None:
+    """Make the store's folder and an empty database file, for those who are to have access, unless they are there.
 
     Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue for a path that is a
     folder or special file.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent, access)
         refuse_network(path.parent)
         if not path.exists():
+            check_shared(path.parent, access)
             sync_names(path.parent)
-        make_private(path)
+        make_empty(path, access)
         mode = path.stat().st_mode
     except OSError as error:
         raise opening_failed(path, error) from None
@@ -54,17 +57,13 @@ def sync_names(folder: Path) -> None:
             os.close(fd)
 
 
-def make_private(path: Path) -> None:
-    """Make an empty file of mode 0600, unless there is one.
+def make_empty(path: Path, access: Access) -> None:
+    """Make an empty file, unless there is one.
 
-    By mknod, because it does not open the file: closing a descriptor of a database drops the locks that SQLite holds on it
-    in this process.
+    Without opening it: closing a descriptor of a database drops the locks that SQLite holds on it in this process.
     """
-    try:
-        os.mknod(path, stat.S_IFREG | 0o600)
-    except FileExistsError:
-        return
-    os.chmod(path, 0o600)
+    with contextlib.suppress(FileExistsError):
+        make_node(path, stat.S_IFREG, access)
 
 
 def refuse_network(folder: Path) -> None:

@@ -18,6 +18,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from holdfast.access import Access, open_file
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
@@ -50,12 +51,12 @@ class Gate:
     in between, before a thread is set to wait for it: where turns are short, it is open again before a thread could be.
     """
 
-    def __init__(self, path: Path, beside: Beside | None = None, *, tries: int = 1) -> None:
+    def __init__(self, path: Path, access: Access, beside: Beside | None = None, *, tries: int = 1) -> None:
         self._path = path
         self._tries = tries
         self._beside = beside
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = open_file(path, os.O_RDWR, access)
         except OSError as error:
             raise opening_failed(path, error) from None
         self._inside = threading.Lock()

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.access import PRIVATE, Access, access_like
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
@@ -47,24 +48,36 @@ class SqliteStore:
     kind = "sqlite"
     embedded = True
 
-    def __init__(self, path: Path, *, boot_id: str, namespace: str = "default", clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        boot_id: str,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        access: Access = PRIVATE,
+    ) -> None:
         # SQLite keeps the log beside what a link points at, and so must everything else be.
         self.path = Path(os.path.realpath(path))
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
         self._begin_process()
-        prepare(self.path)
+        prepare(self.path, access)
+        # A store that is there is for whom it was made.
+        self.access = access_like(self.path)
         schema.refuse_foreign(self.path)
         # Before the first connection: from here on nobody replaces the files.
-        self._users = Users(self.path)
+        self._users = Users(self.path, self.access)
         try:
-            self.durable = Database(self.path, synced=True, create=self._create_durable, forget=self._forget)
+            self.durable = Database(
+                self.path, access=self.access, synced=True, create=self._create_durable, forget=self._forget
+            )
             self._begin_boot()
         except BaseException:
             self._users.close()
             raise
-        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace)
+        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace, self.access)
         _stores.add(self)
 
     def _begin_process(self) -> None:
@@ -124,8 +137,8 @@ class SqliteStore:
         plan = plan_of(tuple(scope))
         deadline = time.monotonic() + TRANSACT_TIMEOUT_S
 
-        def snapshot(raw: sqlite3.Connection) -> T:
-            cursor = raw.execute("BEGIN")
+        def snapshot(cursor: sqlite3.Cursor) -> T:
+            cursor.execute("BEGIN")
             tx = SqliteReadTx(cursor, self.namespace, plan.names, self._clock.now())
             try:
                 return body(tx)
@@ -137,7 +150,7 @@ class SqliteStore:
             database = self._database(plan.volatile, deadline)
             with database.connection(_left(deadline)) as connection:
                 self._declare(database, connection, plan.spaces, deadline)
-                return database.reading(connection, snapshot, _left(deadline))
+                return database.reading(connection, lambda _: snapshot(connection.cursor), _left(deadline))
 
         return self._again_if_changed(run)
 
@@ -231,7 +244,7 @@ class SqliteStore:
             self._volatile = volatile
         self._fifos.close(forked=True)
         self._users.close()
-        self._users = Users(self.path)
+        self._users = Users(self.path, self.access)
         self._forked_in_use = not sound
 
     def before_fork(self) -> None:
@@ -265,11 +278,12 @@ class SqliteStore:
         try:
             if self._volatile is None:
                 path = self.volatile_path()
-                prepare(path)
+                prepare(path, self.access)
                 # Lent before, since `create` may run in the gate's thread, which cannot open one while this thread does.
                 with self.durable.connection(_left(deadline)) as connection:
                     self._volatile = Database(
                         path,
+                        access=self.access,
                         synced=False,
                         create=lambda raw: self._create_volatile(raw, connection),
                         forget=self._forget,

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import access_like, make_folder
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
@@ -21,7 +22,7 @@ from holdfast.kernel.space import Space
 from holdfast.stores.contents import Kept, wrong_with, wrong_with_entry
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.filesystem import make_private
+from holdfast.stores.sqlite.filesystem import make_empty
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.translate import opening_failed, translated
 from holdfast.stores.sqlite.users import Users
@@ -84,7 +85,7 @@ def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = Non
     time_ = clock or SystemClock()
     with closing(_sound_backup(source)) as backup_:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
         except OSError as error:
             raise opening_failed(path, error) from None
         live = _live(path, boot_id, time_)
@@ -175,7 +176,7 @@ def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
 
 def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
     """Put a new file in the place of a damaged or missing one, which nobody may have open meanwhile."""
-    users = Users(path)
+    users = Users(path, access_like(path))
     try:
         users.be_alone()
         with _temporary(path) as prepared:
@@ -248,10 +249,10 @@ def whole(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary(beside: Path) -> Iterator[Path]:
-    """A private empty file beside another, removed at the end."""
+    """An empty file beside another, for whom that is if it is there, removed at the end."""
     temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
     try:
-        make_private(temporary)
+        make_empty(temporary, access_like(beside))
     except OSError as error:
         raise opening_failed(beside, error) from None
     try:

@@ -4,6 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from holdfast.access import Access, open_file
 from holdfast.kernel.errors import Held, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
@@ -11,10 +12,10 @@ from holdfast.stores.sqlite.translate import opening_failed
 class Users:
     """This process's mark that it has the store open; alone, it can also make sure that nobody else has."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, access: Access) -> None:
         path = database.with_name(database.name + "-users")
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = open_file(path, os.O_RDWR, access)
         except OSError as error:
             raise opening_failed(path, error) from None
         self._database = database

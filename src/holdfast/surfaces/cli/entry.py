@@ -77,11 +77,9 @@ def _told(error: Exception) -> int:
 
 
 def _complain(message: str) -> None:
-    from holdfast.surfaces.cli.output import printable
+    from holdfast.surfaces.cli.output import remark
 
-    # A print to no file at all would go to standard output.
-    if sys.stderr is not None:
-        print(f"holdfast: {printable(message)}", file=sys.stderr)
+    remark(message)
 
 
 def _abandon_output() -> None:

@@ -25,3 +25,5 @@ def log_json_lines() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLine())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # In this form alone.
+    logging.getLogger("holdfast").handlers.clear()

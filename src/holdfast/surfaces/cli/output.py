@@ -42,6 +42,14 @@ def abandon(stream: TextIO | None = None) -> None:
 
 
 def remark(text: str) -> None:
+    """Say something on standard error, if anybody can read it there; unless the library's own warning of it was just said."""
+    # Whoever has not loaded `logging` has heard no warning; loading it costs a short command dear.
+    warned = sys.modules.get("holdfast.surfaces.cli.warned")
+    if warned is None or warned.WARNINGS.tells(text):
+        say(text)
+
+
+def say(text: str) -> None:
     """Say something on standard error, if anybody can read it there."""
     try:
         # A print to no file at all would go to standard output.

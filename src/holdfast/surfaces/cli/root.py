@@ -8,6 +8,8 @@ import click
 
 from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
+from holdfast.surfaces.cli.output import say
+from holdfast.surfaces.cli.warned import WARNINGS
 
 AREAS = {
     "agents": "Live agents: run one, publish, list, resolve, cleanup.",
@@ -55,6 +57,7 @@ def holdfast(verbose: int) -> None:
     if not verbose:
         # Warnings of the database's driver would go to stderr; what matters of them comes as an error of ours.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
+        WARNINGS.pass_on(say)
     else:
         level = logging.DEBUG if verbose > 1 else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
@@ -71,4 +74,6 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    finally:
+        WARNINGS.flush()
     return status if isinstance(status, int) else 0

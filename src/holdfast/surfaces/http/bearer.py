@@ -7,6 +7,7 @@ import re
 import secrets
 from pathlib import Path
 
+from holdfast.access import make_folder
 from holdfast.kernel.errors import StoreUnavailable
 
 _BYTES = 32
@@ -17,7 +18,7 @@ def bearer_token(path: Path) -> str:
     """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot be made or trusted."""
     try:
         with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(path.parent)
             _make(path)
         return read_token(path)
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import click
 
+from holdfast.access import access_for
 from holdfast.adapters.manifests import ManifestFiles
 from holdfast.app import Holdfast
 from holdfast.configuration import state_folder
@@ -96,7 +97,7 @@ class Launch:
             adapter=TmuxAdapter() if in_tmux else CommandAdapter(command=tuple(wish.command)),
         )
         try:
-            ManifestFiles().write(self.manifest_path, as_json(manifest))
+            ManifestFiles(access_for(self._hf.settings.group)).write(self.manifest_path, as_json(manifest))
         except OSError as error:
             raise Unavailable(
                 f"the manifest {self.manifest_path} cannot be written ({error.strerror}): name another folder with "

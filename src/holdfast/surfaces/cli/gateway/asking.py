@@ -1,6 +1,7 @@
 """`holdfast gateway prompt | interrupt | cancel | reconcile | detach`."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from holdfast.surfaces.cli.gateway.options import address_options, agent_argumen
 from holdfast.surfaces.cli.output import answer
 
 WAIT_S = 3600.0
+INTERRUPT_S = 30.0
 _EXIT_FAILED = STATUS["refused"].exit
 _EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
 
@@ -52,19 +54,30 @@ def prompt(
 
 @click.command()
 @agent_argument
+@click.option("--wait", is_flag=True, help="Until what it stops has ended too. Exit 5 if that took too long.")
+@click.option(
+    "--timeout", "wait_s", type=click.FloatRange(0), default=INTERRUPT_S, show_default=True, help="Seconds for all of it."
+)
 @json_option
 @address_options
 @store_options
-def interrupt(agent: str, as_json: bool, url: str | None, token_file: Path | None) -> int:
-    """Stop what the agent does, at once; it does not wait behind what it is to stop."""
-    ended = client(agent, url, token_file).interrupt(wait_s=30)
+def interrupt(agent: str, wait: bool, wait_s: float, as_json: bool, url: str | None, token_file: Path | None) -> int:
+    """Stop what the agent does, at once; it does not wait behind what it is to stop.
+
+    Returns when the agent was told to stop. Exit 4 if it could not be told, 5 if that took too long.
+    """
+    deadline = time.monotonic() + wait_s
+    gateway = client(agent, url, token_file)
+    ended = gateway.interrupt(wait_s=wait_s)
     result: dict[str, Any] = ended.get("result") or {}
-    if as_json or ended["state"] != "completed":
+    if ended["state"] != "completed":
         return _ended(ended, as_json)
     stopped = result.get("stopped")
-    words = f"{agent} was interrupted" + (f", which ends {stopped}" if stopped else "")
-    answer(words if result.get("disposition") == "accepted" else f"nothing to stop: {result.get('detail') or 'it was idle'}")
-    return EXIT_DONE
+    if wait and stopped:
+        with waiting_for(f"{stopped} to end"):
+            ended = gateway.request(stopped, wait_s=max(deadline - time.monotonic(), 0))
+    answer(to_json(ended) if as_json else _interrupted(agent, result, ended if wait and stopped else None))
+    return EXIT_DONE if ended["state"] in ("completed", "failed") else _EXIT_TIMED_OUT
 
 
 @click.command()
@@ -115,6 +128,15 @@ def detach(agent: str, as_json: bool, url: str | None, token_file: Path | None) 
     """Stop an agent's gateway. What was accepted waits for the next one; the agent itself is left alone."""
     said = client(agent, url, token_file).detach()
     answer(to_json(said) if as_json else f"the gateway of {agent} is stopping")
+
+
+def _interrupted(agent: str, result: dict[str, Any], stopped: dict[str, Any] | None) -> str:
+    """What an interrupt did, and what became of what it stopped, if that was waited for."""
+    if result.get("disposition") != "accepted":
+        return f"nothing to stop: {result.get('detail') or 'it was idle'}"
+    if stopped is not None:
+        return f"{agent} was interrupted: {summary(stopped)}"
+    return f"{agent} was interrupted" + (f", which ends {result['stopped']}" if result.get("stopped") else "")
 
 
 def _text(text: str | None) -> str:

@@ -2,17 +2,19 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.app import connected
 from holdfast.configuration import load_settings
-from holdfast.kernel.errors import InvalidValue
+from holdfast.domains.agents import Agent
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_root
+from holdfast.places import gateway_place
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.render import clipped
 
@@ -45,7 +47,16 @@ def client(agent: str, url: str | None, token_file: Path | None) -> GatewayClien
     if (url is None) != (token_file is None):
         raise InvalidValue("--url needs --token-file, and the other way round: give both or neither")
     token = None if token_file is None else token_file.read_text().strip()
-    return GatewayClient(agent, root=gateway_root(settings_here(), agent), url=url, token=token)
+    settings = settings_here()
+    root = gateway_place(settings, agent, lambda: _known(agent, settings))
+    return GatewayClient(agent, root=root, url=url, token=token)
+
+
+def _known(agent: str, settings: Settings) -> Agent | None:
+    """The agent's record, if it has one and the store answers: its gateway works without."""
+    with suppress(HoldfastError), closing(connected(settings, create=False)) as hf:
+        return hf.agents.resolve(agent).record
+    return None
 
 
 @contextmanager

@@ -1,16 +1,17 @@
 """The process of a gateway, from its first moment to its last."""
 
 import gc
-import os
 import socket
 from collections.abc import Sequence
 
 from holdfast.adapters.gateway_mirror import Mirror
-from holdfast.announcing import announced
+from holdfast.announcing import PROTOCOL, Announcement, announced
+from holdfast.domains.agents import Gateway as Place
 from holdfast.domains.gateway import AdapterSpec
 from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.settings import Settings
+from holdfast.reaching import Served
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.http.bearer import bearer_token
 from holdfast.surfaces.http.gateway.server import GatewaySide
@@ -18,18 +19,35 @@ from holdfast.surfaces.http.serving import HttpServer, bound, serve
 
 
 def run(
-    agent: str, spec: AdapterSpec, settings: Settings, *, host: str, port: int, more_hosts: Sequence[str], depth_max: int
+    agent: str,
+    served: Served,
+    spec: AdapterSpec,
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    more_hosts: Sequence[str],
+    depth_max: int,
 ) -> None:
-    """Serve an agent until told to stop. Raises Held while another gateway serves it, and LeaseLost when one takes over."""
+    """Serve an agent, reached as `spec` says, until told to stop. Raises Held while another gateway serves it, and LeaseLost
+    when one takes over."""
     ending = _Ending()
-    # What others may make of files that are begun from here on is nothing.
-    os.umask(0o077)
     with bound(host, port) as listening:
-        parts = open_gateway(agent, spec, settings, depth_max=depth_max, on_lost=ending.lose)
+        parts = open_gateway(served.key, spec, settings, depth_max=depth_max, on_lost=ending.lose)
         try:
             port = listening.getsockname()[1]
             parts.gateway.served_at = (host, port)
-            with announced(agent, settings, host=host, port=port, state_path=parts.folder.state_path):
+            place = Place(host=host, port=port, state_path=str(parts.folder.state_path), protocol_version=PROTOCOL)
+            announcement = Announcement(
+                agent,
+                settings,
+                place,
+                folder=parts.folder,
+                agent_id=served.agent_id,
+                spec=served.spec,
+                seen=lambda: parts.gateway.seen.instance_id,
+            )
+            with announced(announcement, settings, on_lost=ending.lose):
                 _serve(parts, listening, more_hosts, ending)
         finally:
             parts.close()

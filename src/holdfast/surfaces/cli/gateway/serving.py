@@ -71,7 +71,13 @@ def serve(
     It prints its address when it is ready, and writes it into the agent's record. How a live agent is reached stands in its
     manifest; for another, say it with --adapter. For --adapter command, the program and its arguments follow behind `--`.
     """
-    spec = _spec(agent, kind, manifest, command, adapter)
+    from holdfast.reaching import to_be_served
+
+    spec = _spec(kind, manifest, command, adapter)
+    settings = settings_here()
+    served = to_be_served(agent, settings, by_manifest=spec is None)
+    reach = spec or served.spec
+    assert reach is not None
     # Here, so that no other command loads a server.
     try:
         from holdfast.surfaces.cli.gateway.process import run
@@ -79,11 +85,12 @@ def serve(
         raise InvalidValue(f"serving needs {error.name}: pip install 'holdfast[server]'") from None
     if log_json:
         log_json_lines()
-    run(agent, spec, settings_here(), host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
+    run(agent, served, reach, settings, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
 
 
-def _spec(agent: str, kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec:
-    from holdfast.announcing import document_in, reached_by
+def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec | None:
+    """How the agent is reached, as the options say; None when its own manifest is to say it."""
+    from holdfast.reaching import document_in
 
     if kind is not None and manifest is not None:
         raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
@@ -91,9 +98,8 @@ def _spec(agent: str, kind: str | None, manifest: Path | None, command: tuple[st
     if command:
         said["command"] = list(command)
     if kind is None:
-        spec = reached_by(agent, settings_here()) if manifest is None else spec_of_manifest(document_in(manifest))
         _refuse_foreign("--manifest" if manifest is not None else "the agent's manifest", said, {})
-        return spec
+        return None if manifest is None else spec_of_manifest(document_in(manifest))
     fields = {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
     _refuse_foreign(f"--adapter {kind}", said, fields)
     return spec_of({"kind": kind, **{fields[name]: value for name, value in said.items()}})

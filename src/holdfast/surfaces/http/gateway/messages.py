@@ -47,10 +47,11 @@ class Decision(Plain, frozen=True, kw_only=True):
 
 
 class Health(Plain, frozen=True, kw_only=True):
-    """That the gateway itself answers. It says nothing of the agent."""
+    """That the gateway itself answers. It says nothing of the agent. `proof` answers a challenge."""
 
     protocol_version: str
     status: str
+    proof: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Accepted(Plain, frozen=True, kw_only=True):

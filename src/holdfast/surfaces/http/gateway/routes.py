@@ -14,6 +14,7 @@ from litestar.response import Stream
 from holdfast.domains.gateway import Gateway, Status
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked, Reconciled
+from holdfast.domains.gateway.proof import CHALLENGE_HEADER, CHALLENGE_PATTERN
 from holdfast.domains.gateway.status import PROTOCOL_VERSION
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX
 from holdfast.kernel.store import Entry
@@ -52,8 +53,17 @@ def _problems(*statuses: int) -> dict[int, ResponseSpec]:
 class Counter:
     """What the routes share: a gateway, who accepts for it, and what tells of changes."""
 
-    def __init__(self, gateway: Gateway, changes: Changes, accepts: SharedAccepts, detach: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        changes: Changes,
+        accepts: SharedAccepts,
+        *,
+        detach: Callable[[], None],
+        prove: Callable[[str], str],
+    ) -> None:
         self.gateway = gateway
+        self.prove = prove
         self.changes = changes
         self.accepts = accepts
         self.detach = detach
@@ -62,7 +72,7 @@ class Counter:
     def status(self) -> Status:
         """The status, by a look of this moment, but not by ten looks a moment."""
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
-            self.gateway.look()
+            self.gateway.glance()
             self._looked_s = time.monotonic()
         return self.gateway.status()
 
@@ -104,9 +114,14 @@ def routes(counter: Counter) -> list[Any]:
 
 def _of_itself(counter: Counter) -> list[Any]:
     @get("/health", sync_to_thread=False, responses={status: _problems()[status] for status in (403, 413, 422)})
-    def health() -> Health:
-        """Does the gateway itself answer? Says nothing of the agent."""
-        return Health(protocol_version=PROTOCOL_VERSION, status="ok")
+    def health(
+        challenge: Annotated[
+            str | None, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)
+        ] = None,
+    ) -> Health:
+        """Does the gateway itself answer? Says nothing of the agent. With a challenge, it proves that it has the token."""
+        proof = msgspec.UNSET if challenge is None else counter.prove(challenge)
+        return Health(protocol_version=PROTOCOL_VERSION, status="ok", proof=proof)
 
     @get("/v1/status", sync_to_thread=True, responses=_problems(), security=_BEARER)
     def status() -> Status:

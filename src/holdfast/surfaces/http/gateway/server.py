@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from litestar import Litestar
 from litestar.openapi.config import OpenAPIConfig
@@ -10,6 +11,7 @@ from litestar.types import ASGIApp
 
 from holdfast import __version__
 from holdfast.domains.gateway import Gateway
+from holdfast.domains.gateway.proof import proof_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.primitives.queue.line import topic_of
@@ -37,7 +39,8 @@ class GatewaySide:
     ) -> None:
         self._changes = Changes(gateway.queue.store, [JOURNAL_TOPIC, topic_of(gateway.agent)])
         self._accepts = SharedAccepts(gateway.accept, lambda: gateway.queue.head().depth)
-        counter = Counter(gateway, self._changes, self._accepts, detach)
+        prove = partial(proof_of, token, port=port)
+        counter = Counter(gateway, self._changes, self._accepts, detach=detach, prove=prove)
         hosts = served_hosts(host, port, more_hosts)
         self.app: ASGIApp = Doorman(self._litestar(counter), token=token, hosts=hosts, public=frozenset({"/health"}))
 

@@ -1,0 +1,163 @@
+"""Who may use what is made: its owner alone whatever the umask, or a group where that is configured, a second user included."""
+
+import grp
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import Holdfast, connect, connected
+from holdfast.configuration import load_settings
+from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.hosting import open_gateway
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "deep" / "home"))
+
+
+STORES = ["sqlite", "files"]
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user, and gives files to a group")
+GROUP = grp.getgrgid(1).gr_name
+"""Any group that is not this process's own."""
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def url_in(folder: Path, kind: str) -> str:
+    return f"{kind}:{folder}/deep/state/{'store.sqlite' if kind == 'sqlite' else 'store'}"
+
+
+def use_all_of(hf: Holdfast) -> None:
+    """Have everything make its files and folders, and leave them there."""
+    hf.jobs.register_job("sort it", agent="agent", agent_session="s")
+    assert hf.job_log is not None
+    assert hf.job_log.catch_up(hf.log, hf.jobs.peek) is None
+    hf.agents.publish("gpu", backend="command", tool="cat", manifest_path="/m")
+    hf.workflows.register("w", recipe="r", preemptible=True)
+    hf.workflows.request_preempt("w")
+    with hf.workflows.swap("r"):
+        pass
+    hf.locks.acquire("router-1", by="run-1")
+    with hf.store.listen(["a", "b"]):
+        open_gateway("gpu", CommandSpec(argv=("cat",)), hf.settings, on_lost=lambda: None).close()
+
+
+def modes(root: Path) -> dict[str, tuple[int, int]]:
+    """The mode and group of all that lies under a folder, itself included."""
+    found = [root, *root.rglob("*")]
+    assert len(found) > 15, "much is made"
+    return {str(path.relative_to(root)): (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_gid) for path in found}
+
+
+def is_folder(root: Path, name: str) -> bool:
+    return (root / name).is_dir()
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o177])
+@pytest.mark.parametrize("kind", STORES)
+def test_all_is_its_owners_alone_whatever_the_umask(tmp_path: Path, kind: str, mask: int) -> None:
+    with umask(mask), connect(url_in(tmp_path, kind)) as hf:
+        use_all_of(hf)
+        root = tmp_path / "deep"
+        wrong = {
+            name: oct(mode) for name, (mode, _) in modes(root).items() if mode != (0o700 if is_folder(root, name) else 0o600)
+        }
+    assert wrong == {}
+
+
+@needs_root
+@pytest.mark.parametrize("kind", STORES)
+def test_with_a_group_all_is_the_groups_but_what_drives_an_agent(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    with umask(0o077), connect(url_in(tmp_path, kind)) as hf:
+        use_all_of(hf)
+        root = tmp_path / "deep"
+        gid = grp.getgrnam(GROUP).gr_gid
+        for name, (mode, group) in modes(root).items():
+            private = "/gateways/default/gpu" in f"/{name}"
+            if private:
+                assert mode == (0o700 if is_folder(root, name) else 0o600), name
+            else:
+                assert (oct(mode), group) == (oct(0o2775 if is_folder(root, name) else 0o660), gid), name
+
+
+_OTHER = """
+import os, sys
+from holdfast.app import connect
+
+def work(url, asked):
+    with connect(url) as hf, hf.store.listen(["x"]):
+        grant = hf.locks.acquire("router-2", by="run-2")
+        job = hf.jobs.register_job("theirs", agent="agent", agent_session="t")
+        grant.release()
+        return hf.jobs.peek(asked or job.job_id).prompt, job.job_id, hf.job_log.catch_up(hf.log, hf.jobs.peek)
+
+url, asked, gid, elsewhere = sys.argv[1:]
+# The first time as who may read this program: what is loaded then is loaded.
+work(elsewhere, None)
+os.setgroups([int(gid)]); os.setgid(65534); os.setuid(65534); os.umask(0o077)
+print(*work(url, asked))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("kind", STORES)
+def test_another_user_of_the_group_works_in_the_same_store_though_nobody_told_him_of_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.is_relative_to(tempfile.gettempdir()):
+            os.chmod(folder, folder.stat().st_mode | 0o011)
+    url, gid = url_in(tmp_path, kind), grp.getgrnam(GROUP).gr_gid
+    monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    with umask(0o077), connect(url) as hf:
+        job = hf.jobs.register_job("ours", agent="agent", agent_session="s")
+        monkeypatch.delenv("HOLDFAST_GROUP")
+        words = [url, job.job_id, str(gid), url_in(tmp_path / "elsewhere", kind)]
+        done = subprocess.run([sys.executable, "-c", _OTHER, *words], capture_output=True, text=True, cwd="/", check=False)
+        assert done.returncode == 0, done.stderr
+        prompt, theirs, trouble = done.stdout.split()
+        assert (prompt, trouble) == ("ours", "None")
+        assert hf.jobs.peek(theirs) is not None
+        hf.locks.acquire("router-2", by="run-1").release()
+        assert {group for _, group in modes(tmp_path / "deep").values()} == {gid}
+
+
+@needs_root
+def test_a_folder_in_which_a_group_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    with pytest.raises(StoreUnavailable, match="chmod 2775"):
+        connect(f"sqlite:{tmp_path}/store.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_there_stays_as_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(f"sqlite:{tmp_path}/store.sqlite").close()
+    monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    with connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
+        hf.locks.acquire("a", by="run-1").release()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} <= {0o600, 0o700}
+
+
+def test_a_group_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP", "no-such-group-here")
+    with pytest.raises(InvalidValue, match="no group"):
+        connected(load_settings(store=f"sqlite:{tmp_path}/store.sqlite"))
