@@ -76,7 +76,7 @@ class FilesStore:
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
-        _make(Path(root))
+        make(Path(root))
         self._boot_id = boot_id
         self.folders = Folders(Path(root), namespace, self._given)
         self.root = self.folders.root
@@ -332,7 +332,8 @@ class FilesStore:
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
-def _make(root: Path) -> None:
+def make(root: Path) -> None:
+    """Make the folder of a store. Raises StoreUnavailable."""
     try:
         root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:

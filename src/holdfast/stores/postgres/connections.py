@@ -94,6 +94,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     patience_until: float = math.inf
     life: int = 0
     """The life of the server (life.py) that this connection is in."""
+    journal: int = 0
+    """The number by which the journal of the store knows its own cursors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,7 +1,7 @@
 """All of a SQLite store for another, and a SQLite store made of all of another."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,18 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
             raw.execute("ROLLBACK")
 
 
-def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: Clock | None = None) -> None:
+def fill(
+    path: Path,
+    all_of: Contents,
+    spaces: Sequence[Space[Any]],
+    *,
+    clock: Clock | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Make a new store of the contents of another, whole or not at all, in an era beyond all of theirs.
 
-    Raises InvalidValue when there is a file already, StoreUnavailable when it cannot be written, RecordInvalid for a damaged
-    record.
+    `ready` is called once all is written, and may raise to leave it undone. Raises InvalidValue when there is a file already,
+    StoreUnavailable when it cannot be written, RecordInvalid for a damaged record.
     """
     if path.exists():
         raise InvalidValue(f"{path} exists: a copy goes to a new store", path=str(path))
@@ -67,6 +74,7 @@ def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: C
                 all_of.journal,
             )
             raw.execute("COMMIT")
+            ready()
         except sqlite3.Error as error:
             raise translated(path, error) from None
 

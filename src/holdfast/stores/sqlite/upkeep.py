@@ -163,7 +163,7 @@ def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
         def work() -> None:
-            _begin_era(prepared, clock, schema.last_era(connection.raw))
+            _begin_era(prepared, clock, schema.last_era(connection.raw), schema.journal_number(connection.raw))
             faults.reach("sqlite.restore.before")
             with closing(sqlite3.connect(prepared)) as source:
                 source.backup(connection.raw, progress=in_time, sleep=0.05)
@@ -180,7 +180,7 @@ def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
         users.be_alone()
         with _temporary(path) as prepared:
             _copy(backup_, prepared)
-            _begin_era(prepared, clock, _era_of_remains(path))
+            _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
             faults.reach("sqlite.restore.before")
             _set_aside(path)
             # An old log must be gone before the new database is there: SQLite would play it into it.
@@ -204,12 +204,15 @@ def _era_of_remains(path: Path) -> int:
     return 0
 
 
-def _begin_era(prepared: Path, clock: Clock, known: int) -> None:
-    """Bring a private copy into a new era, and make it last."""
+def _begin_era(prepared: Path, clock: Clock, known: int, journal: int | None) -> None:
+    """Bring a private copy into a new era, and make it last. Unless the store in place has the same `journal`, or it cannot be
+    told (None), its cursors are not to be taken for those of the store that the backup was made of."""
     with closing(sqlite3.connect(prepared, isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         era = schema.begin_era(raw, clock, known=known)
         raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        if journal is not None and journal != schema.journal_number(raw):
+            schema.begin_journal(raw)
         raw.execute("COMMIT")
     _sync(prepared)
 
