@@ -15,5 +15,7 @@ signs.py        files that only show
 naming.py       keys as names of files
 debris.py       what lies among the folders and is no record
 folders.py      where everything lies
+owning.py       whose a folder is that lies elsewhere
 upkeep.py       check, backup and restore
+copying.py      all of a store for another, and from another
 """

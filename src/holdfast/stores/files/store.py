@@ -19,7 +19,7 @@ from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JO
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.files import bringing, debris, redo
+from holdfast.stores.files import bringing, debris, owning, redo
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import FOLDER_MODE, Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
@@ -87,6 +87,7 @@ class FilesStore:
         self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
+            owning.claim_all(self.folders, self._given)
             self._latch = Gate(self.folders.own / "latch")
         except BaseException:
             self.inner.close()

@@ -7,7 +7,8 @@ after which the files are brought up as after any change: killed at any moment, 
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
 from holdfast.stores.files.sheet import Unsound, documents_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema, upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -88,15 +90,12 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
 
     def work() -> None:
         with parts_of(store) as parts:
-            try:
-                # What they say is what the files hold already: brought up in between by another, nothing changes.
-                for part in parts:
-                    recover(store, part)
-                    _keep_all(part, spaces)
-                upkeep.backup(store.inner, target)
-            finally:
-                for part in parts:
-                    part.inner.transact(redo.clear, scope=[REDO], durable=False)
+            for part in parts:
+                recover(store, part)
+            # Into the copy alone: in the store itself, killed before they were gone, they would outrank what a person
+            # writes into the files after that.
+            found = [(part, _changes(part, spaces)) for part in parts]
+            upkeep.backup(store.inner, target, lambda raw: _keep_all(raw, found))
 
     store.alone(work, TRANSACT_TIMEOUT_S)
 
@@ -110,7 +109,7 @@ def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) ->
     def work() -> None:
         with parts_of(store) as parts, _copied(store, source) as prepared:
             for part in parts:
-                _complete(prepared, part, list(_spots(part, spaces)), boot_id)
+                _complete(prepared, part, [*_spots(part, spaces), *_sheets(part, spaces)], boot_id)
             upkeep.restore(store.inner.path, prepared, boot_id=boot_id)
         with parts_of(store) as parts:
             for part in parts:
@@ -148,8 +147,8 @@ def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> It
         yield f"{backup_of(str(spot.path))}, the version before, is damaged ({error}): the next change makes it anew"
 
 
-def _keep_all(part: Part, spaces: Spaces) -> None:
-    """Write a redo record of every file as it is."""
+def _changes(part: Part, spaces: Spaces) -> list[Change]:
+    """Every file as it is."""
     changes = []
     # So that a restore keeps the version before it, as any change does, and not one that is older still.
     whole = {part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)}
@@ -160,7 +159,19 @@ def _keep_all(part: Part, spaces: Spaces) -> None:
             raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
         if found is not None:
             changes.append(Change(spot, found.data, keep=spot in whole))
-    part.inner.transact(lambda tx: redo.keep(tx, part.cabinet.folders, changes), scope=[REDO, GENERATIONS])
+    return changes
+
+
+def _keep_all(raw: sqlite3.Connection, found: Iterable[tuple[Part, list[Change]]]) -> None:
+    """Write a redo record of the files into a copy of the inner store."""
+    table = table_of(REDO, schema.DIALECT)
+    for space in (REDO, GENERATIONS):
+        schema.declare(raw, space)
+    raw.execute(f"DELETE FROM {table.name}")
+    last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+    for part, changes in found:
+        rows = redo.numbered(part.cabinet.folders, changes)
+        raw.executemany(table.insert, ((part.namespace, key, last, REDO.encode(row)) for key, row in rows))
 
 
 def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
@@ -177,6 +188,11 @@ def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
             continue
         yield from (spot for spot in spots if spot not in seen and os.path.lexists(spot.path))
         seen.update(spots)
+
+
+def _sheets(part: Part, spaces: Spaces) -> list[Spot]:
+    """The place of every file of several records, whether or not there is one."""
+    return [part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)]
 
 
 def entries_of(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
@@ -218,10 +234,20 @@ def _complete(prepared: Path, part: Part, spots: list[Spot], boot_id: str) -> No
 
         def extend(tx: Tx) -> None:
             changes = redo.pending(tx, folders)
-            gone = [Change(spot, None, keep=False) for spot in spots if spot not in changes]
+            missing = [spot for spot in spots if spot not in changes]
+            gone = [Change(spot, None, keep=False) for spot in _also_before(missing)]
             redo.keep(tx, folders, [*changes.values(), *gone])
 
         copy.transact(extend, scope=[REDO])
+
+
+def _also_before(spots: Iterable[Spot]) -> Iterator[Spot]:
+    """Files, and the versions before them: what is not in a backup must not come back from there either."""
+    for spot in spots:
+        yield spot
+        head, slash, last = spot.name.rpartition("/")
+        if os.path.lexists((before := Spot(spot.folder, f"{head}{slash}{backup_of(last)}")).path):
+            yield before
 
 
 @contextmanager

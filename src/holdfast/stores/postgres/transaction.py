@@ -92,6 +92,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._latched: set[tuple[str, str]] = set()
         self._new: dict[tuple[str, str], _New] = {}
         self._told_at = time.monotonic()
+        self._limit_ms = 0
         self._revision = 0
         self._in_hand = 0
         self._taken = 0
@@ -103,10 +104,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def begin(self, *, durable: bool) -> None:
         """Begin and take the latches in their global order, with the first message."""
         self._pending = latches.begin(self._deadline, durable=durable)
+        self._limit_ms = latches.limit_ms(self._deadline)
         if self._scope:
-            self._pending.append(latches.of_scope(self._ns, self._scope))
+            self._pending.append(latches.of_scope(self._ns, self._scope, self._limit_ms))
         if self._stripes:
-            self._pending.append(latches.exclusive(self._stripes))
+            self._pending.append(latches.exclusive(self._stripes, self._limit_ms))
 
     @property
     def now(self) -> datetime:
@@ -268,7 +270,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         stripes = {latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()} - self._stripes
         if stripes:
             self._stripes |= stripes
-            self._pending.append(latches.exclusive(stripes))
+            self._pending.append(latches.exclusive(stripes, self._limit_ms))
         locking = []
         for table in dict.fromkeys(one.table for one in new.values()):
             keys = sorted(one.key for one in new.values() if one.table is table)

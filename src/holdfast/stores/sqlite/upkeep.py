@@ -8,7 +8,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,19 @@ def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
     return found
 
 
-def backup(store: SqliteStore, target: Path) -> None:
+def backup(store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None) -> None:
     """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no writer.
 
-    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written.
+    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the target exists,
+    StoreUnavailable when it cannot be written.
     """
     if os.path.lexists(target):
         raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
     with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
         _copy(connection.raw, temporary)
+        if complete is not None:
+            with closing(sqlite3.connect(temporary)) as raw, raw:
+                complete(raw)
 
 
 def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
