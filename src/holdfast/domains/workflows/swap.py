@@ -194,12 +194,16 @@ class Swap:
             # It will be refused, so nobody is disturbed for it.
             return conflicts
         for workflow in conflicts:
-            if workflow.preemptible and self._unasked(workflow):
-                change.ask(workflow)
-            workflow = change.workflows[workflow.name]
-            if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED) and workflow.token not in self._late:
-                change.ignore(workflow)
+            if workflow.preemptible:
+                self._ask_one(change, workflow, late=late)
         return _conflicts(change, self.recipe)
+
+    def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
+        if self._unasked(workflow):
+            change.ask(workflow)
+        workflow = change.workflows[workflow.name]
+        if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED) and workflow.token not in self._late:
+            change.ignore(workflow)
 
     def _unasked(self, workflow: Workflow) -> bool:
         """What yielded to somebody else, and is here, has not been asked for this swap."""

@@ -18,7 +18,8 @@ from holdfast.stores.files.disk import Disk, Spot
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, laid_out, numbered, shadow_of
-from holdfast.stores.files.sheet import Unsound, render, with_documents
+from holdfast.stores.files.rendering import render
+from holdfast.stores.files.sheet import Unsound, with_documents
 from holdfast.stores.files.store import FilesStore, make
 from holdfast.stores.files.transaction import ADOPTED
 from holdfast.stores.files.upkeep import Part, entries_of, parts_of, recover
