@@ -139,10 +139,15 @@ def gateways_here(settings: Settings) -> list[str]:
         raise StoreUnavailable(f"the folder of the gateways cannot be read: {error}", outcome="none") from None
 
 
-def _gateways(settings: Settings) -> Path:
-    """The folder of all gateways: `gateway_root`, else beside the SQLite store, else in the user's state folder."""
+def gateways_folder(settings: Settings) -> Path:
+    """The folder of all gateways of all namespaces: `gateway_root`, else beside the SQLite store, else in the user's state
+    folder."""
     if settings.gateway_root is not None:
-        return sqlite_path(settings.gateway_root) / settings.namespace
+        return sqlite_path(settings.gateway_root).absolute()
     url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
     beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
-    return beside / "gateways" / settings.namespace
+    return beside / "gateways"
+
+
+def _gateways(settings: Settings) -> Path:
+    return gateways_folder(settings) / settings.namespace

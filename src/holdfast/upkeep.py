@@ -18,6 +18,7 @@ from holdfast.spaces import all_spaces
 from holdfast.stores.opening import open_store, sqlite_path, there
 
 if TYPE_CHECKING:
+    from holdfast.stores.contents import Contents
     from holdfast.stores.files.store import FilesStore
     from holdfast.stores.sqlite.store import SqliteStore
 
@@ -47,13 +48,18 @@ class Upkeep:
         """Copy everything in the store to a new one, with its tokens, journal and eras; return how many records of each space
         there are.
 
-        Raises Held while locks are held or waited for, or a swap is under way: a lock is not copied. For the rest see
-        `holdfast.stores.copying`.
+        The queues of gateways come along (queues.py). Raises Held while locks are held or waited for, or a swap is under way,
+        as a lock is not copied; or while a gateway serves. For the rest see `holdfast.stores.copying`.
         """
         from holdfast.domains.workflows.spaces import SWAP_MARKER
         from holdfast.primitives.locks.lasting import LASTING_GRANTS
         from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+        from holdfast.queues import Queues
         from holdfast.stores.copying import copy
+
+        def through(everything: "Contents") -> "Contents":
+            refuse(everything.counts)
+            return queues.through(everything)
 
         def refuse(counts: Mapping[str, int]) -> None:
             if held := sum(counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)):
@@ -64,8 +70,18 @@ class Upkeep:
                     "a swap is under way: copy when it has ended (`holdfast swap reconcile` clears what a dead one left)"
                 )
 
-        with self._opened() as store:
-            return copy(store, target, all_spaces(), boot_id=Procfs().boot_id(), refuse=refuse)
+        processes, files = Procfs(host_id=self._settings.host_id), placed(self._settings.files)
+        with self._opened() as store, Queues(self._settings, self._url, target, processes, now=store.now()) as queues:
+            return copy(
+                store,
+                target,
+                all_spaces(),
+                boot_id=processes.boot_id(),
+                files=files,
+                access=access_for(self._settings.group),
+                through=through,
+                ready=queues.place,
+            )
 
     def begin_era(self) -> int:
         """Go on with tokens of a new era, and return it: for a database whose files were put back as they once were."""

@@ -8,14 +8,15 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import InvalidValue, RecordInvalid, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import Held, InvalidValue, RecordInvalid, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, upkeep
+from holdfast.stores.files import disk, redo, upkeep
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from tests.stores.files_spaces import ALL, CARDS, DEEP, HOSTS, LEASES, Host, keys, open_files, put, shown
@@ -518,3 +519,55 @@ def test_after_a_restore_the_version_before_is_that_before_the_restore(root: Pat
     upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     assert sorted(shown(root / "lab" / "hosts.json.bak")) == ["a", "b", "c"]
     assert keys(store, HOSTS) == ["a"]
+
+
+def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
+    root: Path, store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, HOSTS, "a")
+
+    def killed(*_: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(upkeep.upkeep, "backup", killed)
+    monkeypatch.setattr(redo, "clear", lambda _: None)
+    with pytest.raises(SystemExit):
+        upkeep.backup(store, ALL, tmp_path / "saved")
+    (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')
+    assert keys(store, HOSTS) == ["by hand"]
+    put(store, HOSTS, "b")
+    assert keys(store, HOSTS) == ["b", "by hand"]
+
+
+def test_what_a_backup_does_not_have_does_not_come_back_from_the_version_before(
+    root: Path, store: FilesStore, tmp_path: Path
+) -> None:
+    put(store, CARDS, "c")
+    upkeep.backup(store, ALL, tmp_path / "saved")
+    for key in ("a", "b"):
+        put(store, HOSTS, key)
+    upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+    assert [path.name for path in (root / "lab").iterdir()] == []
+    assert (keys(store, HOSTS), keys(store, CARDS)) == ([], ["c"])
+
+
+def test_a_folder_of_two_stores_is_refused_and_its_owner_named(root: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with closing(open_files(root, folders={"lab": shared})) as first:
+        put(first, HOSTS, "a")
+        with pytest.raises(Held, match=f"files:{root}"):
+            open_files(tmp_path / "other", folders={"lab": shared})
+        # The folder of another store, and one that is itself a store.
+        put(first, CARDS, "c")
+        for inner in (root / "cards", root):
+            with pytest.raises(Held, match=f"files:{root}"):
+                open_files(tmp_path / "other", folders={"lab": inner})
+    with closing(open_files(root, folders={"lab": shared})) as first:
+        assert keys(first, HOSTS) == ["a"]
+    # A store that was moved takes its folders along.
+    root.rename(tmp_path / "moved")
+    with closing(open_files(tmp_path / "moved", folders={"lab": shared})) as first:
+        assert keys(first, HOSTS) == ["a"]
+        with pytest.raises(Held, match="moved"):
+            open_files(shared)

@@ -341,7 +341,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
         stubborn = False
         for name in conflicts:
             flow = self.flows[name]
-            if flow.preemptible and flow.state == "none":
+            if flow.preemptible and flow.state in ("none", "yielded"):
+                # What yielded to an operator, and is still there, is asked anew.
+                self.flows[name] = replace(flow, state="none", swap=0)
                 self.tell("swap.preempt_requested", name)
                 if late:
                     self.tell("swap.preempt_ignored", name)
@@ -350,13 +352,12 @@ class WorkflowsMachine(RuleBasedStateMachine):
                 if flow.host == host:
                     self.files.pop((name, flow.token), None)
                 stubborn |= late
-            elif flow.preemptible and flow.state in ("requested", "yielded") and late:
-                # An operator had asked, and goes on asking.
+            elif flow.preemptible and late:
+                # An operator had asked, and goes on asking when the swap is over.
                 self.tell("swap.preempt_ignored", name)
-                self.flows[name] = replace(flow, state="ignored")
                 stubborn = True
             else:
-                stubborn |= not flow.preemptible or flow.state == "ignored"
+                stubborn |= not flow.preemptible
         return Held if stubborn and refuse else LockTimeout
 
     @precondition(lambda self: self.marker is not None or self.lost is not None)

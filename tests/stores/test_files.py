@@ -17,7 +17,7 @@ from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.absent import AbsentStore
-from holdfast.stores.files import naming, upkeep
+from holdfast.stores.files import naming, rendering, upkeep
 from holdfast.stores.files.picture import Moved
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.opening import open_store
@@ -417,3 +417,15 @@ def test_content_shows_what_lies_there(root: Path, store: FilesStore) -> None:
     assert b"1" in upkeep.content(store, HIDDEN, "a")
     with pytest.raises(NotFound):
         upkeep.content(store, DEEP, "nothing")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=st.dictionaries(st.text(max_size=6), st.dictionaries(st.text(max_size=6), _JSON, max_size=4), max_size=5))
+def test_a_file_put_together_of_its_records_is_the_file_written_whole(value: dict[str, Any]) -> None:
+    assert rendering.members({key: rendering.as_member(key, one) for key, one in value.items()}) == rendering.render(value)

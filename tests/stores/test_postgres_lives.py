@@ -77,10 +77,10 @@ def test_a_follower_skips_no_entry_whose_transaction_has_a_number_that_was_given
     with psycopg.connect(url) as raw:
         raw.execute("UPDATE holdfast.journal SET xid = (xid::text::bigint + 1000)::text::xid8")
         raw.execute("TRUNCATE holdfast.life")
-    era, xid, revision = cursor.split(".")
+    journal, era, xid, revision = cursor.split(".")
     with closing(open_postgres(url)) as after:
         append(after, "new")
-        assert subjects(after, f"{era}.{int(xid) + 1000}.{revision}") == ["new"]
+        assert subjects(after, f"{journal}.{era}.{int(xid) + 1000}.{revision}") == ["new"]
 
 
 def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(store: PostgresStore) -> None:
@@ -165,6 +165,7 @@ def test_new_tables_of_an_older_layout_are_brought_up(store: PostgresStore, url:
         raw.execute("ALTER TABLE holdfast.journal DROP COLUMN life")
         raw.execute("CREATE INDEX journal_order ON holdfast.journal (ns, xid, revision)")
         raw.execute("UPDATE holdfast.meta SET number = 1 WHERE name = 'layout'")
+        raw.execute("DELETE FROM holdfast.meta WHERE name = 'journal'")
     with closing(open_postgres(url)) as newer:
         append(newer, "new")
         assert subjects(newer) == ["old", "new"]

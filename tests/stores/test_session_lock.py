@@ -2,13 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
+import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres.store import PostgresStore
 
@@ -124,3 +128,39 @@ def test_a_server_that_ends_idle_sessions_does_not_end_it(store: PostgresStore, 
         raw.execute(f"ALTER DATABASE {raw.info.dbname} SET idle_session_timeout = '1min'".encode())
     with closing(store.session_lock("swap").contender()) as contender:
         assert contender._raw.execute("SHOW idle_session_timeout").fetchone() == ("0",)
+
+
+def test_one_that_is_watched_tells_when_its_session_has_ended(store: PostgresStore, postgres_url: str) -> None:
+    lost = threading.Event()
+    with closing(store.session_lock("swap").contender()) as contender:
+        assert contender.try_take()
+        contender.watch(lost.set)
+        assert contender.has_it() and not lost.wait(0.2)
+        terminate(postgres_url, contender._raw.info.backend_pid)
+        assert lost.wait(20)
+    with closing(store.session_lock("swap").contender()) as contender:
+        lost.clear()
+        assert contender.try_take()
+        contender.watch(lost.set)
+    assert not lost.is_set(), "closed by its own will"
+
+
+def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(postgres_url: str, tmp_path: Path) -> None:
+    """It learned of it only when the command had ended, and loaded beside the next swap until then."""
+    environment = {**os.environ, "HOLDFAST_STORE": postgres_url, "XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", "swap", "to", "llama", "--"]
+    script = "import os, time; print('loading', flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as swapping:
+        assert swapping.stdout is not None and swapping.stdout.readline() == "loading\n"
+        with psycopg.connect(postgres_url, autocommit=True) as raw:
+            raw.execute(
+                "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+                "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = current_database()"
+            )
+        _, said = swapping.communicate(timeout=30)
+    assert swapping.returncode == 4, said
+    assert "SIGTERM" in said and "Traceback" not in said
+    with holdfast.connect(postgres_url) as hf:
+        assert hf.workflows.swap_status().current is None

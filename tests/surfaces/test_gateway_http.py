@@ -332,6 +332,15 @@ def test_events_tell_of_this_agent_alone(gate: Served) -> None:
     assert not subjects & {"y", "z"}
 
 
+def test_an_id_of_another_journal_is_told_and_everything_comes_again(gate: Served) -> None:
+    """As after the queue was copied to another store: nothing is skipped in silence."""
+    gate.ended(gate.prompt("before").json()["request_id"])
+    with gate.http.stream("GET", "/v1/events", headers={"Last-Event-ID": "7.8.9~10"}) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event: ")) == "event: journal.begun_anew"
+        assert next(line for line in lines if line.startswith("event: ")) == "event: gateway.attached"
+
+
 @pytest.mark.parametrize("last", ["", "x", "1", "1~", "~1", "1~x", "../etc~1", "1~" + "1" * 300])
 def test_an_id_that_was_never_given_is_422(untouched: Served, last: str) -> None:
     assert untouched.http.get("/v1/events", headers={"Last-Event-ID": last}).status_code == 422

@@ -1,5 +1,6 @@
 """`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and nothing is given again."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,7 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.adapters.joblog import JobLog
 from holdfast.kernel import token
 from holdfast.kernel.errors import (
     Collision,
@@ -23,6 +25,7 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import BEGINNING, Store
 from holdfast.testing import faults
 from holdfast.upkeep import Upkeep
+from tests.stores.postgres_server import Server
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -47,6 +50,7 @@ def work(url: str, namespace: str) -> tuple[str, int]:
         for name in ("é'1", "2", "3"):
             hf.jobs.register_job(f"do {name} \\u0000 \0", agent="a", agent_session="s")
         hf.holds.take("subject", by="b")
+        hf.network.register_host("h1", "10.0.0.1/24", "r1", "02:00:00:00:00:01", additional_info={"rack": 7})
         with hf.locks.acquire("lock", by="x", ttl_s=60):
             pass
         job = hf.jobs.pick_pending("s")
@@ -56,7 +60,7 @@ def work(url: str, namespace: str) -> tuple[str, int]:
 
 def state(url: str, namespace: str) -> tuple[object, ...]:
     with holdfast.connect(url, namespace=namespace) as hf:
-        return hf.jobs.list_jobs(), hf.holds.count("subject"), entries(hf.store)
+        return hf.jobs.list_jobs(), hf.holds.count("subject"), hf.network.list_all_hosts(), entries(hf.store)
 
 
 def last_token(url: str) -> int:
@@ -85,6 +89,68 @@ def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, 
         assert hf.jobs.update_status(job_id, "completed", token=claim).status.value == "completed"
 
 
+@pytest.mark.parametrize("source", ["sqlite", "files", "postgres"])
+@pytest.mark.parametrize("target", ["sqlite", "files", "postgres"])
+def test_from_every_kind_of_store_to_every_other(tmp_path: Path, postgres_server: Server, source: str, target: str) -> None:
+    places = {
+        "sqlite": lambda end: f"sqlite:{tmp_path / end}.sqlite",
+        "files": lambda end: f"files:{tmp_path / end}",
+        "postgres": lambda _: postgres_server.database(),
+    }
+    first, last = places[source]("from"), places[target]("to")
+    job_id, claim = work(first, "default")
+    work(first, "other")
+    given, was = last_token(first), [state(first, namespace) for namespace in ("default", "other")]
+    copied = upkeep(first).copy(last)
+    assert (copied["jobs"], copied["holds"], copied["hosts"]) == (6, 2, 2)
+    assert [state(last, namespace) for namespace in ("default", "other")] == was
+    assert upkeep(last).check() == []
+    assert token.era(last_token(last)) > token.era(given)
+    with holdfast.connect(last) as hf:
+        with pytest.raises(Fenced):
+            hf.jobs.update_status(job_id, "completed", token=claim + 1)
+        assert hf.jobs.update_status(job_id, "completed", token=claim).status.value == "completed"
+    if target == "files":
+        assert json.loads((tmp_path / "to" / "hosts.json").read_bytes())["h1"]["rack"] == 7
+        assert len(list((tmp_path / "to" / "jobs").glob("*.json"))) == 3
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files", "postgres"])
+def test_a_cursor_of_a_store_is_refused_by_its_copy(tmp_path: Path, postgres_server: Server, kind: str) -> None:
+    """An entry that was not read yet when the store was copied would be behind no cursor of the copy."""
+    first, second = (postgres_server.database() if kind == "postgres" else f"{kind}:{tmp_path / end}" for end in ("a", "b"))
+    with holdfast.connect(first) as hf:
+        hf.holds.take("subject", by="b")
+        _, cursor = hf.log.tail(1)
+        hf.holds.take("subject", by="c")
+    upkeep(first).copy(second)
+    with holdfast.connect(second) as hf:
+        with pytest.raises(InvalidValue, match="not a cursor of this journal"):
+            hf.store.journal(cursor)
+    with holdfast.connect(first) as hf:
+        assert [entry.data["by"] for batch in hf.log.since(cursor) for entry in batch.entries] == ["c"]
+
+
+def test_the_audit_log_goes_on_with_a_copy_in_the_place_of_its_store_and_misses_nothing(
+    tmp_path: Path, postgres_server: Server
+) -> None:
+    first, second = postgres_server.database(), postgres_server.database()
+    log = JobLog(tmp_path, store="the database")
+    job_id, claim = work(first, "default")
+    with holdfast.connect(first) as hf:
+        assert log.catch_up(hf.log, lambda _: None) is None
+        late = hf.jobs.register_job("late", agent="a", agent_session="s").job_id
+    upkeep(first).copy(second)
+    with holdfast.connect(second) as hf:
+        hf.jobs.update_status(job_id, "completed", token=claim)
+        assert log.catch_up(hf.log, lambda _: None) is None
+    events = list(log.events(job_id))
+    assert len({event["revision"] for event in events}) == len(events)
+    status = log.status(job_id)
+    assert status is not None and status["status"] == "completed"
+    assert len(list(log.events(late))) == 1
+
+
 def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres_url: str) -> None:
     source = f"sqlite:{tmp_path / 'a.sqlite'}"
     work(source, "default")
@@ -97,9 +163,11 @@ def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres
         upkeep(postgres_url).copy(source)
     with pytest.raises(InvalidValue):
         upkeep(source).copy("memory:")
-    with pytest.raises(InvalidValue, match="no place for a copy"):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "hosts.json").write_text("{}")
+    with pytest.raises(Collision, match=r"hosts\.json"):
         upkeep(source).copy(f"files:{tmp_path / 'files'}")
-    assert not (tmp_path / "files").exists()
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["hosts.json"]
     with pytest.raises(NotFound):
         upkeep(f"sqlite:{tmp_path / 'none.sqlite'}").copy(postgres_url)
 
@@ -145,7 +213,7 @@ def test_a_damaged_record_of_sqlite_is_named_and_nothing_is_written(tmp_path: Pa
         raw.execute("UPDATE s_jobs SET value = ? WHERE key = ?", (held, job_id))
     with pytest.raises(RecordInvalid, match=job_id):
         upkeep(f"sqlite:{source}").copy(postgres_url)
-    assert state(postgres_url, "default") == ([], 0, [])
+    assert state(postgres_url, "default") == ([], 0, {}, [])
 
 
 def test_a_copy_whose_connection_is_lost_at_its_commit_finds_out_how_that_ended(tmp_path: Path, postgres_url: str) -> None:
@@ -157,7 +225,7 @@ def test_a_copy_whose_connection_is_lost_at_its_commit_finds_out_how_that_ended(
 
     with faults.at_point("postgres.commit.before", lose), pytest.raises(StoreUnavailable, match="nothing was changed"):
         upkeep(source).copy(postgres_url)
-    assert state(postgres_url, "default") == ([], 0, [])
+    assert state(postgres_url, "default") == ([], 0, {}, [])
     with faults.at_point("postgres.commit.after", lose):
         upkeep(source).copy(postgres_url)
     assert state(postgres_url, "default") == state(source, "default")

@@ -1,5 +1,6 @@
 """How a grant ends without its holder's wish: its time is over, its process is dead, an operator takes it away, a reboot."""
 
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,10 +15,12 @@ from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout
 from holdfast.kernel.limits import LOCK_LEASE_S, WAIT_RECHECK_S
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Woken
+from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Locks, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.record import LOCK_WAITS
 from holdfast.primitives.locks.waiting import Ahead
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_locks import PATIENCE_S, STORES, Machine, Watches, World, lock_database, watches, world_of
@@ -899,3 +902,48 @@ def test_a_second_process_of_the_same_boot_brings_nothing_back(boots: Boots) -> 
     world = boots.reboot()
     assert world.locks.release_token(grant.token)
     assert world.process(2).status("a").holds == ()
+
+
+class Distant(MemoryStore):
+    """A store that another machine could share, and that can be cut off."""
+
+    embedded = False
+    cut = False
+
+    def transact(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse()
+        return super().transact(*args, **kwargs)
+
+    def read(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse()
+        return super().read(*args, **kwargs)
+
+    def _refuse(self) -> None:
+        if self.cut:
+            raise StoreUnavailable("cut off", outcome="none")
+
+
+@pytest.mark.parametrize("ttl_s", [None, 0.3])
+def test_a_holder_that_is_cut_off_is_told_at_the_end_of_its_lease(ttl_s: float | None) -> None:
+    """The store cannot tell it, and on another machine the next holder may work by then."""
+    store, lease_s = Distant(), 0.6
+    locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=lease_s))
+    grant = locks.acquire("a", by="job", ttl_s=ttl_s)
+    renewed = locks.acquire("b", by="job")
+    began = time.monotonic()
+    store.cut = True
+    assert grant.lost.wait(PATIENCE_S) and renewed.lost.wait(PATIENCE_S)
+    assert time.monotonic() - began < lease_s + 0.4
+    store.cut = False
+    with pytest.raises(LeaseLost):
+        grant.check()
+    assert ttl_s is None or locks.release(grant) is False
+    locks.close()
+
+
+def test_a_holder_that_renews_is_told_nothing() -> None:
+    store = Distant()
+    locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=0.3))
+    with locks.acquire("a", by="job") as grant:
+        assert not grant.lost.wait(1.0)
+    locks.close()

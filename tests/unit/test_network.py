@@ -827,3 +827,44 @@ def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
     with pytest.raises(InvalidValue, match="bogus"):
         world.registry.acquire_router_lock("router-1", "job-1", 0, job_type="bogus")
     assert not world.registry.is_router_locked("router-1")
+
+
+def test_a_router_whose_time_is_over_is_released_by_nobody(world: World, registry: Registry) -> None:
+    assert registry.acquire_router_lock("r1", "job-1", ttl_s=5)
+    assert registry.acquire_all_router_locks_atomic(["r2", "r3"], "job-1", ttl_s=50)
+    world.clock.advance(6)
+    assert registry.release_router_lock("r1", "job-1") is False
+    assert world.process(2).release_all_router_locks(["r2"], "job-1") == 1
+    assert registry.acquire_router_lock("r1", "job-2", timeout=0)
+
+
+def test_a_process_that_is_dead_cannot_be_named(quick_world: World) -> None:
+    registry = quick_world.registry
+    register(registry, 1)
+    for call in (
+        lambda: lease(registry, "run-1", pid=77),
+        lambda: registry.acquire_neighbor_lease("run-1", "h1", "10.0.0.9", pid=77),
+        lambda: registry.acquire_router_lock("router-1", "job-1", pid=77),
+    ):
+        with pytest.raises(RegistryError, match="77") as refused:
+            call()
+        assert isinstance(refused.value, ValueError)
+
+
+def test_a_batch_may_come_from_anything_that_can_be_gone_through(quick_world: World) -> None:
+    registry = quick_world.registry
+    assert registry.register_hosts(host(number) for number in (1, 2)) == 2
+    wanted = [{"host_name": f"h{n}", "job_type": "quick", "router_name": "router-1"} for n in (1, 2)]
+    assert registry.acquire_source_host_leases("run-1", iter(wanted)) == {"h1": 1, "h2": 1}
+    for bad in (None, 7, "h1", b"h1", {"host_name": "h3"}):
+        with pytest.raises(ValueError, match="batch"):
+            registry.register_hosts(bad)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="batch"):
+            registry.acquire_source_host_leases("run-1", bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1, float("inf")], {"deep": (float("-inf"),)}])
+def test_what_json_has_no_number_for_is_refused(quick_world: World, value: Any) -> None:
+    with pytest.raises(ValueError, match="is no number"):
+        quick_world.registry.register_hosts([host(1) | {"additional_info": {"load": value}}])
+    assert quick_world.registry.list_all_hosts() == {}

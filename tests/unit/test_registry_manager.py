@@ -78,6 +78,7 @@ def test_a_path_asks_for_the_log_unless_it_is_switched_off(said: dict[str, Any],
         ({"lease_ttl_s": 0}, "lease_ttl_s"),
         ({"job_priorities": {"quick": 10**6}}, "quick"),
         ({"job_priorities": {"quick": "high"}}, "job_priorities"),
+        ({"job_priorities": {"qiuck": 10}}, "qiuck"),
         ({"registry_dir": ""}, "registry_dir"),
         ({"registry_dir": "a\0b"}, "registry_dir"),
         ({"lock_dir": "x"}, "lock_dir"),
@@ -277,3 +278,23 @@ def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(holdfast.HoldfastError):
         RegistryManager({}).list_all_hosts()
     assert issubclass(RegistryUnavailable, RegistryError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda manager: manager.register_host("../x", "no", "r", "no"),
+        lambda manager: manager.check_and_register_host(None, None, None, None),
+        lambda manager: manager.register_hosts(None),
+        lambda manager: manager.acquire_source_host_lease("r", "h", "odd", "r", dscp=99),
+        lambda manager: manager.acquire_source_host_leases("r", 7),
+        lambda manager: manager.acquire_router_lock("r", "j", job_type="odd"),
+        lambda manager: manager.router_lock("r", "j", job_type="odd").__enter__(),
+        lambda manager: manager.acquire_neighbor_lease("r", "h", "no"),
+        lambda manager: manager.get_host_lease_count("../x"),
+    ],
+)
+def test_one_that_is_switched_off_says_so_whatever_it_is_given(call: Any) -> None:
+    with RegistryManager({"enabled": False}) as manager, pytest.raises(RegistryError, match="switched off") as refused:
+        call(manager)
+    assert not isinstance(refused.value, ValueError)

@@ -489,3 +489,47 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: W
         assert marker(world) is not None
     assert world.current() == "C"
     assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+def test_what_ignored_an_operator_is_given_time_again_by_the_next_swap(world: World) -> None:
+    """It counted as unwilling for ever, though it yields to whoever asks next."""
+    work = world.process(2)
+    token = work.register("w", "A", preemptible=True).workflow.token
+    work.request_preempt("w")
+    with pytest.raises(LockTimeout):
+        world.process(3).swap("B", grace_s=0, timeout_s=0).__enter__()
+    assert work.get("w").preempt is Preempt.REQUESTED
+    assert work.clear_preempt_signal("w", token).preempt is Preempt.YIELDED
+    # It went on instead of leaving; a swap asks it anew, and this time it goes.
+    seen = []
+
+    def leave(_: object) -> None:
+        seen.append(work.get("w").preempt)
+        if work.preempt_requested("w", token):
+            work.release("w", token)
+
+    with world.process(4).swap("B", grace_s=PATIENCE_S, timeout_s=PATIENCE_S, on_wait=leave):
+        pass
+    assert seen[0] is Preempt.REQUESTED
+    assert world.current() == "B"
+
+
+def test_one_that_yields_late_has_yielded(world: World) -> None:
+    """The swap that still waited for it said at once that it had not."""
+    work = world.process(2)
+    token = work.register("w", "A", preemptible=True).workflow.token
+    seen = []
+
+    def late(_: object) -> None:
+        state = work.get("w").preempt
+        seen.append(state)
+        if state is Preempt.IGNORED:
+            work.clear_preempt_signal("w", token)
+            work.renew("w", token)
+        elif state is Preempt.YIELDED:
+            work.release("w", token)
+
+    with world.process(3).swap("B", grace_s=0, timeout_s=PATIENCE_S, on_wait=late):
+        pass
+    assert seen[-2:] == [Preempt.IGNORED, Preempt.YIELDED]
+    assert world.events().count("preempt_ignored") == 1

@@ -6,6 +6,7 @@ Its descriptor is closed in a forked child and at exec, so that nothing that was
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from types import TracebackType
@@ -76,6 +77,9 @@ class FlockContender:
     def has_it(self) -> bool:
         """Is it ours? Not in a forked child, and not if the file was replaced by hand."""
         return self._mine and self._fd >= 0 and self._is_at_its_path()
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Nothing to watch: it is not lost as long as this process lives."""
 
     def close(self) -> None:
         """Let go of it."""

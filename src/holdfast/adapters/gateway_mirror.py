@@ -124,7 +124,8 @@ class Mirror:
         try:
             return journal(self._cursor)
         except InvalidValue:
-            # The last line was read from a store of another kind: the queue was moved, and its journal begins anew.
+            # The last line was read from another store: the queue was moved, and its journal begins anew.
+            _log.warning("the journal is another one: all of its events follow agent=%s", self._gateway.agent)
             self._cursor, self._after = BEGINNING, 0
             return journal(self._cursor)
 

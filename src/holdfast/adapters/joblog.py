@@ -26,7 +26,7 @@ from holdfast.access import PRIVATE, Access, dress, make_folder, make_one_folder
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal
@@ -65,7 +65,7 @@ class JobLog:
         try:
             with self._turn(wait) as mine:
                 if mine:
-                    self._follow(journal, lookup, self._cursor())
+                    self._catch_up(journal, lookup)
         except (OSError, HoldfastError, ValueError) as error:
             why = f"the audit log {self.folder} cannot be written: {getattr(error, 'strerror', None) or error}"
             _log.warning("%s", why)
@@ -131,6 +131,14 @@ class JobLog:
     def _cursor(self) -> Cursor:
         found = (_document(self._place) or {}).get("cursor")
         return found if isinstance(found, str) else BEGINNING
+
+    def _catch_up(self, journal: Journal, lookup: Lookup) -> None:
+        try:
+            self._follow(journal, lookup, self._cursor())
+        except InvalidValue:
+            # The store is another now, a copy of the one that gave the cursor. What is in the log already is not repeated.
+            _log.warning("the journal is another one: audit log %s goes through all of it once", self.folder)
+            self._follow(journal, lookup, BEGINNING)
 
     def _follow(self, journal: Journal, lookup: Lookup, cursor: Cursor) -> None:
         # Without a place, what is here already may be anywhere; with one, only at the end.

@@ -98,7 +98,7 @@ class JournalMirror:
             try:
                 return self._copy_on(fd, _read(fd))
             except InvalidValue:
-                # The mark is another journal's: this store is a copy of one of another kind.
+                # The mark is another journal's: this store is a copy. What the file has already is not written again.
                 return self._copy_on(fd, _Mark())
         finally:
             os.close(fd)

@@ -1,6 +1,7 @@
 """A lock among the threads of one process, for stores that live in its memory."""
 
 import threading
+from collections.abc import Callable
 
 
 class ThreadLock:
@@ -33,6 +34,9 @@ class ThreadContender:
     def has_it(self) -> bool:
         """Is it ours?"""
         return self._mine
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Nothing to watch: it is not lost as long as this process lives."""
 
     def close(self) -> None:
         """Let go of it."""

@@ -90,6 +90,10 @@ class LockTimeouts(Value, frozen=True, kw_only=True):
                 raise InvalidValue(f"lock_timeouts.{name} must be a number of seconds, 0 or more", field=name)
 
 
+JOB_TYPES = ("quick", "detailed")
+"""What a run does with a host: a look in passing, or work that nobody may disturb."""
+
+
 class NetworkSettings(Value, frozen=True, kw_only=True):
     """How the registry of hosts, routers and neighbours behaves."""
 
@@ -107,6 +111,11 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
         if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
             raise InvalidValue("lease_ttl_s must be a positive number of seconds; leave it out for none")
         for job_type, priority in self.job_priorities.items():
+            if job_type not in JOB_TYPES:
+                raise InvalidValue(
+                    f"job_priorities.{ascii(job_type)[1:41]} is no kind of job: use {' or '.join(JOB_TYPES)}",
+                    field="job_priorities",
+                )
             if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
                 raise InvalidValue(
                     f"job_priorities.{job_type[:40]} must be from -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}",

@@ -7,10 +7,11 @@ lease costs it nothing.
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
+from holdfast.primitives.ending import Endings
 
 _IDLE_S = 60.0
 _CLOSING_S = 5.0
@@ -30,6 +31,11 @@ class Kept(Protocol):
         """When it began, on the process's monotonic clock."""
         ...
 
+    @property
+    def ends_s(self) -> float:
+        """When it is over on that clock unless it is renewed; `math.inf` for what a live process keeps in any case."""
+        ...
+
     def lose(self) -> None:
         """Take note that it was taken away."""
         ...
@@ -40,7 +46,8 @@ K = TypeVar("K", bound=Kept)
 
 class Keeper(Generic[K]):
     """What this process holds. `renew` is given what is due, or everything after a notice to the topic, and returns what is
-    gone; `tick` is called every few seconds for what else is to be done in the background."""
+    gone; `tick` is called every few seconds for what else is to be done in the background. What is over by this process's clock
+    is lost at that moment, whether or not the store answers."""
 
     def __init__(
         self,
@@ -58,10 +65,12 @@ class Keeper(Generic[K]):
         self._tick = tick
         self._renew_every_s = renew_every_s
         self._wake_every_s = min(tick_every_s, renew_every_s)
+        self._endings = Endings(lambda: list(self._held.values()), self._over)
         self.begin_process()
 
     def begin_process(self) -> None:
         """Begin with nothing, as in a forked child: what was held is its parent's."""
+        self._endings.begin_process()
         self._mutex = threading.Lock()
         self._held: dict[str, K] = {}
         self._renewed_s: dict[str, float] = {}
@@ -71,6 +80,7 @@ class Keeper(Generic[K]):
     def add(self, kept: K) -> None:
         """Keep something until it is discarded."""
         self._held[kept.id] = kept
+        self._endings.watch(kept)
         if self._thread is None:
             self._start()
 
@@ -89,9 +99,14 @@ class Keeper(Generic[K]):
         """End the thread. What is still held lives by its process and lease alone from then on."""
         with self._mutex:
             self._closed, thread = True, self._thread
+        self._endings.close()
         if thread is not None and thread is not threading.current_thread():
             wake(self._topic())
             thread.join(_CLOSING_S)
+
+    def _over(self, one: Any) -> None:
+        if self._held.pop(one.id, None) is not None:
+            one.lose()
 
     def _start(self) -> None:
         with self._mutex:

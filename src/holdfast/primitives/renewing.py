@@ -4,6 +4,7 @@ For records of any space that keep their holders in one field, as `Holds` does a
 """
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -32,6 +33,11 @@ class Mine(NamedTuple):
     def id(self) -> str:
         """What it is known by."""
         return f"{self.space.name}\0{self.key}\0{self.by}"
+
+    @property
+    def ends_s(self) -> float:
+        """Of its end nobody is told: that would have to be asked for."""
+        return math.inf
 
     def lose(self) -> None:
         """Whoever holds learns of it at the next use."""

@@ -18,7 +18,16 @@ from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
-from holdfast.stores.scoping import check_entry, check_key, check_limit, check_texts, places_of, same_residence
+from holdfast.stores.scoping import (
+    check_entry,
+    check_key,
+    check_limit,
+    check_texts,
+    cursor_at,
+    new_journal,
+    places_of,
+    same_residence,
+)
 from holdfast.stores.waking import FdListener, Switchboard
 
 T = TypeVar("T")
@@ -53,6 +62,7 @@ class MemoryStore:
         self._gate = threading.Lock()
         self._board = Switchboard()
         self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
+        self._journal = new_journal()
         self._closed = False
 
     def now(self) -> datetime:
@@ -99,11 +109,11 @@ class MemoryStore:
         self._check_open()
         entries = self._world.journal
         if reverse:
-            end = str(entries[-1].revision) if entries else BEGINNING
+            end = cursor_at(self._journal, [entries[-1].revision]) if entries else BEGINNING
             return Batch(list(entries[::-1][:limit]), end)
-        begin = bisect_right(entries, places_of(cursor, 1)[0], key=lambda entry: entry.revision)
+        begin = bisect_right(entries, places_of(cursor, 1, self._journal)[0], key=lambda entry: entry.revision)
         batch = list(entries[begin : begin + limit])
-        return Batch(batch, str(batch[-1].revision) if batch else cursor)
+        return Batch(batch, cursor_at(self._journal, [batch[-1].revision]) if batch else cursor)
 
     def close(self) -> None:
         self._closed = True

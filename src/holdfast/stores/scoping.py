@@ -1,6 +1,7 @@
 """What every store checks of a call before it touches anything."""
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -93,17 +94,37 @@ def check_entry(data: dict[str, Any] | None) -> bytes:
     return encoded
 
 
-def places_of(cursor: Cursor, number: int) -> list[int]:
-    """A cursor of so many numbers, all 0 at the beginning. Raises InvalidValue for one that this journal did not give."""
+def places_of(cursor: Cursor, number: int, journal: int) -> list[int]:
+    """The so many numbers of a cursor, all 0 at the beginning. Raises InvalidValue for one that this journal did not give: in
+    that of a copy of its store the same numbers are other places."""
     if cursor == BEGINNING:
         return [0] * number
     parts = cursor.split(".")
-    if len(parts) != number or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
-        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
-    places = [int(part) for part in parts]
-    if max(places) > NUMBER_MAX:
-        raise InvalidValue(f"{cursor[:40]!r} is not a cursor of this journal: leave it out to read from the beginning")
+    if len(parts) != number + 1 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        raise no_cursor(cursor)
+    given, *places = (int(part) for part in parts)
+    if given != journal or max(places) > NUMBER_MAX:
+        raise no_cursor(cursor)
     return places
+
+
+def cursor_at(journal: int, places: Iterable[Any]) -> Cursor:
+    """The cursor that stands for these places in this journal."""
+    return ".".join(map(str, (journal, *places)))
+
+
+def no_cursor(cursor: Cursor) -> InvalidValue:
+    """What to say of a cursor that another journal gave, or none."""
+    return InvalidValue(f"{cursor[:60]!a} is not a cursor of this journal: leave it out to read from the beginning")
+
+
+def new_journal() -> int:
+    """The number by which a new journal knows its own cursors."""
+    return secrets.randbelow(JOURNALS) + 1
+
+
+JOURNALS = 1 << 48
+"""So many numbers there are for journals: two that could be mistaken for each other will not be given the same."""
 
 
 NUMBER_MAX = (1 << 63) - 1

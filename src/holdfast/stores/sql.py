@@ -47,6 +47,8 @@ class Table:
         self.row = f"({', '.join([m] * len(self.names))})"
         self.insert = f"INSERT INTO {self.name} ({', '.join(self.names)}) VALUES {self.row}"
         self.put = f"{self.insert} ON CONFLICT (ns, key) DO UPDATE SET {updates}"
+        sets = ", ".join(f"{name} = {m}" for name in self.names[2:])
+        self.update = f"UPDATE {self.name} SET {sets} WHERE ns = {m} AND key = {m}"
         self.get = f"SELECT value, rev FROM {self.name} WHERE ns = {m} AND key = {m}"
         self.get_locked = self.get + dialect.for_update
         self.delete = f"DELETE FROM {self.name} WHERE ns = {m} AND key = {m}"

@@ -1,5 +1,6 @@
 """Renewing an agent's lease for as long as it runs, and learning at once that it was lost."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class Keeping:
     ) -> None:
         self.lost = threading.Event()
         self.since_s = time.monotonic()
+        self.ends_s = math.inf
         self._agents = agents
         self._agent = agent
         self._on_lost = on_lost

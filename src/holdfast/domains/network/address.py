@@ -1,13 +1,14 @@
 """What may be an IP address, a MAC address, a code point or a kind of job, and the one form in which addresses are compared."""
 
 import re
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv6Address, ip_interface
+from itertools import islice
+from typing import Any
 
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import DSCP_MAX
-
-JOB_TYPES = ("quick", "detailed")
-"""What a run does with a host: a look in passing, or work that nobody may disturb."""
+from holdfast.kernel.limits import BATCH_MAX, DSCP_MAX
+from holdfast.kernel.settings import JOB_TYPES
 
 _MAC = re.compile(
     r"(?:[0-9a-f]{2}(?::[0-9a-f]{2}){5}|[0-9a-f]{2}(?:-[0-9a-f]{2}){5}|[0-9a-f]{4}(?:\.[0-9a-f]{4}){2}|[0-9a-f]{12})\Z"
@@ -51,6 +52,16 @@ def check_dscp(value: int | None) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= DSCP_MAX):
         return value
     raise InvalidValue(f"{_shown(value)} is no DSCP: use 0 to {DSCP_MAX}, or none", field="dscp")
+
+
+def a_batch(items: object, field: str) -> list[Any]:
+    """What a caller gave as a batch, as a list. Raises InvalidValue for what cannot be gone through, and for too much."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise InvalidValue(f"{_shown(items)} is no batch of {field}: give a list of objects", field=field)
+    found = list(islice(items, BATCH_MAX + 1))
+    if len(found) > BATCH_MAX:
+        raise InvalidValue(f"a batch may have {BATCH_MAX} {field}, not more: make several of it", field=field)
+    return found
 
 
 def _shown(value: object) -> str:

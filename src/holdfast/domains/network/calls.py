@@ -29,8 +29,12 @@ class Calls:
             if self._enabled:
                 self._after_change()
 
-    def _look(self, body: Callable[[], T]) -> T:
+    def _refuse_if_off(self) -> None:
+        """Before anything that was given is looked at: what is switched off has no opinion of it."""
         if not self._enabled:
             raise RegistryError("the registry is switched off by its configuration: set enabled to true to use it")
+
+    def _look(self, body: Callable[[], T]) -> T:
+        self._refuse_if_off()
         with told_as_registry():
             return self._room.tried(body)

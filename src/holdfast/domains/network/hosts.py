@@ -1,11 +1,12 @@
 """Registered hosts: names, addresses and MACs are each unique, decided in the step that registers."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.domains.network.address import normal_ip, normal_mac
+from holdfast.domains.network.address import a_batch, normal_ip, normal_mac
 from holdfast.domains.network.claims import Claims
 from holdfast.domains.network.record import Host
 from holdfast.domains.network.room import Room
@@ -13,7 +14,6 @@ from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import InvalidValue, RegistryCollision, RegistryHeld
-from holdfast.kernel.limits import BATCH_MAX
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.store import Damage, Tx
 
@@ -46,18 +46,17 @@ def new_host(
     return NewHost(host_name, Host(primary_ip=primary_ip, connected_to=connected_to, mac_address=mac_address, more=more))
 
 
-def new_hosts(items: Sequence[Mapping[str, Any]]) -> list[NewHost]:
+def new_hosts(items: Iterable[Mapping[str, Any]]) -> list[NewHost]:
     """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and missing ones."""
-    if len(items) > BATCH_MAX:
-        raise InvalidValue(f"a batch may have {BATCH_MAX} hosts, not {len(items)}: make several of it", field="hosts")
-    for item in items:
+    batch = a_batch(items, "hosts")
+    for item in batch:
         if not isinstance(item, Mapping) or set(item) - _ARGUMENTS or _ARGUMENTS - set(item) - {"additional_info"}:
             raise InvalidValue(
                 "each host of a batch is an object of host_name, primary_ip, connected_to, mac_address and, if wanted, "
                 f"additional_info: {ascii(item)[:60]} is not",
                 field="hosts",
             )
-    return [new_host(**item) for item in items]
+    return [new_host(**item) for item in batch]
 
 
 class Hosts:
@@ -152,6 +151,16 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidValue("additional_info is no object: give a dict, or leave it out", field="additional_info")
     try:
         plain: dict[str, Any] = to_plain(dict(info))
+        _refuse_no_numbers(info)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidValue(f"additional_info cannot be written as JSON: {error}", field="additional_info") from None
     return plain
+
+
+def _refuse_no_numbers(value: object) -> None:
+    """JSON has no word for what is no number, and would keep nothing of it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number")
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            _refuse_no_numbers(inner)

@@ -1,9 +1,9 @@
 """Leases on source hosts: who uses a host, counted by its holders, under the rule of its router's lock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.domains.network.address import check_dscp, check_job_type
+from holdfast.domains.network.address import a_batch, check_dscp, check_job_type
 from holdfast.domains.network.claims import Claims
 from holdfast.domains.network.record import HostLease, HostLeases, lease_begun
 from holdfast.domains.network.room import Room
@@ -11,7 +11,6 @@ from holdfast.domains.network.routers import Routers
 from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
 from holdfast.kernel.errors import InvalidValue, RegistryNotFound
 from holdfast.kernel.holder import Holder, ThisProcess
-from holdfast.kernel.limits import BATCH_MAX
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.store import Tx
 
@@ -34,18 +33,17 @@ def wanted(host_name: str, job_type: str, router_name: str, dscp: int | None = N
     return Wanted(host_name, check_job_type(job_type), router_name, check_dscp(dscp))
 
 
-def all_wanted(items: Sequence[Mapping[str, Any]]) -> list[Wanted]:
+def all_wanted(items: Iterable[Mapping[str, Any]]) -> list[Wanted]:
     """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and missing ones."""
-    if len(items) > BATCH_MAX:
-        raise InvalidValue(f"a batch may have {BATCH_MAX} leases, not {len(items)}: make several of it", field="leases")
-    for item in items:
+    batch = a_batch(items, "leases")
+    for item in batch:
         if not isinstance(item, Mapping) or set(item) - _NEEDED - {"dscp"} or _NEEDED - set(item):
             raise InvalidValue(
                 "each lease of a batch is an object of host_name, job_type, router_name and, if wanted, dscp: "
                 f"{ascii(item)[:60]} is not",
                 field="leases",
             )
-    return [wanted(**item) for item in items]
+    return [wanted(**item) for item in batch]
 
 
 class Leasing:

@@ -1,7 +1,7 @@
 """The registry: every operation on hosts, routers and neighbours, each one step."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.domains.network.claims import Claims
@@ -97,17 +97,19 @@ class Registry(RouterCalls):
         Addresses are compared without their mask and in one form, MACs too. What `additional_info` says is kept beside; a
         name there that is a core field's is left out.
         """
+        self._refuse_if_off()
         new = new_host(host_name, primary_ip, connected_to, mac_address, additional_info)
         if shadowed := [name for name in CORE if name in (additional_info or {})]:
             self._logger.warning("left out of additional_info host=%s: %s", host_name, ", ".join(shadowed))
         self._change(lambda: self._hosts.register([new]))
         self._logger.info("host registered host=%s ip=%s router=%s", host_name, primary_ip, connected_to)
 
-    def register_hosts(self, hosts: Sequence[Mapping[str, Any]]) -> int:
+    def register_hosts(self, hosts: Iterable[Mapping[str, Any]]) -> int:
         """Register all of these hosts, or none; return how many. Each is an object of `register_host`'s arguments.
 
         Raises RegistryCollision for the first that collides, with another of the batch or one that is there.
         """
+        self._refuse_if_off()
         new = new_hosts(hosts)
         self._change(lambda: self._hosts.register(new))
         self._logger.info("hosts registered count=%d", len(new))
@@ -152,11 +154,12 @@ class Registry(RouterCalls):
         written; only a run that holds the router itself is sure that no other took it in between. Raises RegistryNotFound,
         a ValueError, when the host is not registered.
         """
+        self._refuse_if_off()
         one = wanted(host_name, job_type, router_name, dscp)
         return self._leased(run_id, [one._asdict()], pid, ttl_s)[host_name]
 
     def acquire_source_host_leases(
-        self, run_id: str, leases: Sequence[Mapping[str, Any]], *, pid: Pid = THIS_PROCESS, ttl_s: float | None = None
+        self, run_id: str, leases: Iterable[Mapping[str, Any]], *, pid: Pid = THIS_PROCESS, ttl_s: float | None = None
     ) -> dict[str, int]:
         """Lease all of these hosts for a run, or none; return the count of each. Each is an object of host_name, job_type,
         router_name and, if wanted, dscp. Raises what `acquire_source_host_lease` does."""
@@ -234,7 +237,8 @@ class Registry(RouterCalls):
         """Stop giving signs of life. Nothing is released."""
         self._renewing.close()
 
-    def _leased(self, run_id: str, leases: Sequence[Mapping[str, Any]], pid: Pid, ttl_s: float | None) -> dict[str, int]:
+    def _leased(self, run_id: str, leases: Iterable[Mapping[str, Any]], pid: Pid, ttl_s: float | None) -> dict[str, int]:
+        self._refuse_if_off()
         chosen, limit_s = all_wanted(leases), self._ttl(ttl_s)
         counts, holder = self._change(lambda: self._leasing.take(run_id, chosen, pid=pid, ttl_s=limit_s))
         self._renewing.keep(HOST_LEASES, counts, run_id, holder if limit_s is None else None)

@@ -9,9 +9,11 @@ from holdfast.kernel.errors import (
     Corrupt,
     HoldfastError,
     LockTimeout,
+    NotFound,
     RegistryCorruption,
     RegistryError,
     RegistryLockTimeout,
+    RegistryNotFound,
     RegistryUnavailable,
     StoreUnavailable,
 )
@@ -40,10 +42,13 @@ class Room(NamedTuple):
     pause: Callable[[float], None] = time.sleep
 
     def holder(self, pid: int | ThisProcess | None) -> Holder | None:
-        """The process that is to end a claim by its death. Raises NotFound when there is no such process."""
+        """The process that is to end a claim by its death. Raises RegistryNotFound, a ValueError, when there is none."""
         if isinstance(pid, ThisProcess):
             return self.processes.current(self.label)
-        return None if pid is None else self.processes.of(pid, self.label)
+        try:
+            return None if pid is None else self.processes.of(pid, self.label)
+        except NotFound as error:
+            raise RegistryNotFound(error.message, **error.fields) from None
 
     def tried(self, body: Callable[[], T]) -> T:
         """Run something, and again after a while if the store could not be reached and certainly nothing was changed."""

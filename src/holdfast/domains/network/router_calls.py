@@ -188,6 +188,7 @@ class RouterCalls(Calls):
             self._after_change()
 
     def _priority(self, priority: int | None, job_type: str | None) -> int:
-        if job_type is not None and job_type not in self._settings.job_priorities:
+        self._refuse_if_off()
+        if job_type is not None:
             check_job_type(job_type)
         return self._settings.job_priorities.get(job_type or "", 0) if priority is None else priority

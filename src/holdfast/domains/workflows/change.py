@@ -186,6 +186,9 @@ class Change:
             if workflow.preempt_swap == marker.token and workflow.preempt is not Preempt.NONE:
                 self.put(moved(workflow, Preempt.NONE))
                 self.cleared.append(workflow)
+            elif workflow.preempt is Preempt.IGNORED:
+                # An operator's request still stands, and the next swap gives it time anew.
+                self.put(moved(workflow, Preempt.REQUESTED))
 
     def _target(self, workflow: Workflow) -> str:
         """The recipe for which a workflow was asked to yield; its own where an operator asked."""

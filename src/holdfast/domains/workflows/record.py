@@ -26,8 +26,8 @@ class Preempt(enum.Enum):
 TRANSITIONS: Mapping[Preempt, frozenset[Preempt]] = {
     Preempt.NONE: frozenset({Preempt.REQUESTED}),
     Preempt.REQUESTED: frozenset({Preempt.YIELDED, Preempt.IGNORED, Preempt.NONE}),
-    Preempt.YIELDED: frozenset({Preempt.IGNORED, Preempt.NONE}),
-    Preempt.IGNORED: frozenset({Preempt.YIELDED, Preempt.NONE}),
+    Preempt.YIELDED: frozenset({Preempt.IGNORED, Preempt.NONE, Preempt.REQUESTED}),
+    Preempt.IGNORED: frozenset({Preempt.YIELDED, Preempt.NONE, Preempt.REQUESTED}),
 }
 """docs/state_machines.md draws it."""
 

@@ -11,6 +11,7 @@ Killed at any step, it leaves a marker that nobody stands behind, which the next
 
 import contextlib
 import enum
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -64,8 +65,12 @@ class Swap:
         self._policy = policy
         self._on_wait = on_wait
         self._told: list[tuple[str, int, Preempt | None]] = []
+        self._late: set[int] = set()
         self._token = 0
         self._contender: Contender | None = None
+        self._on_lost: Callable[[], None] = lambda: None
+        self.lost = threading.Event()
+        """Set when this process learns that the swap is over before its end: stop loading."""
 
     @property
     def token(self) -> int:
@@ -83,6 +88,7 @@ class Swap:
                 faults.reach("swap.marked")
                 self._drain(ears)
                 faults.reach("swap.drained")
+            self._contender.watch(self._lose)
         except BaseException as error:
             self._end(swap_log.REFUSED, _why(error))
             raise
@@ -104,7 +110,19 @@ class Swap:
 
     def check(self) -> None:
         """Is this swap still in force? Raises LeaseLost when it is not: stop loading."""
+        if self.lost.is_set():
+            raise refusing.swap_lost(self.recipe, self._token)
         self._room.change(self._mine)
+
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """Call this once, from another thread, when the swap is found to be over before its end; at once if it is already."""
+        self._on_lost = act
+        if self.lost.is_set():
+            act()
+
+    def _lose(self) -> None:
+        self.lost.set()
+        self._on_lost()
 
     def fail(self, why: str) -> None:
         """End the swap without effect, saying why; the block then ends without further ado."""
@@ -153,6 +171,8 @@ class Swap:
         grace = Deadline(self._grace_s)
         while conflicts := self._room.change(lambda change: self._ask(change, late=grace.passed())):
             faults.reach("swap.asked")
+            # One that yields after its time has yielded all the same, and is not said once more to have not.
+            self._late |= {workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED}
             stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
             if stubborn and self._policy is Policy.REFUSE:
                 raise refusing.refused(self.recipe, stubborn)
@@ -174,12 +194,22 @@ class Swap:
             # It will be refused, so nobody is disturbed for it.
             return conflicts
         for workflow in conflicts:
-            if workflow.preemptible and workflow.preempt is Preempt.NONE:
-                change.ask(workflow)
-            workflow = change.workflows[workflow.name]
-            if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED):
-                change.ignore(workflow)
+            if workflow.preemptible:
+                self._ask_one(change, workflow, late=late)
         return _conflicts(change, self.recipe)
+
+    def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
+        if self._unasked(workflow):
+            change.ask(workflow)
+        workflow = change.workflows[workflow.name]
+        if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED) and workflow.token not in self._late:
+            change.ignore(workflow)
+
+    def _unasked(self, workflow: Workflow) -> bool:
+        """What yielded to somebody else, and is here, has not been asked for this swap."""
+        return workflow.preempt is Preempt.NONE or (
+            workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
+        )
 
     def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
         facts = [_fact(one) for one in in_the_way]

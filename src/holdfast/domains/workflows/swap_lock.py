@@ -1,5 +1,6 @@
 """The swap lock: a real lock that dies with its process, and so tells a live swap from what a dead one left behind."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -15,6 +16,11 @@ class Contender(Protocol):
 
     def has_it(self) -> bool:
         """Is the lock still ours? False as soon as what carried it is gone."""
+        ...
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Call back once, from another thread, when the lock that is ours is found to be gone. Until `close`; where it cannot
+        be lost by a process that lives, never."""
         ...
 
     def close(self) -> None:

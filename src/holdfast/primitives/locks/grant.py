@@ -1,5 +1,6 @@
 """What a holder has in hand."""
 
+import math
 import os
 import shlex
 import threading
@@ -35,6 +36,7 @@ class Grant:
         "_owner",
         "_tokens",
         "by",
+        "ends_s",
         "gone",
         "id",
         "mode",
@@ -62,6 +64,7 @@ class Grant:
         ttl_s: float | None = None,
         untouched: bool = False,
         unattended: bool = False,
+        ends_in_s: float = math.inf,
     ) -> None:
         self._owner = owner
         self._lost: threading.Event | None = None
@@ -77,6 +80,8 @@ class Grant:
         self.unattended = unattended
         self.pid = os.getpid()
         self.since_s = time.monotonic()
+        self.ends_s = self.since_s + ends_in_s
+        """When it is over unless it is renewed, on the monotonic clock; infinite where only the holder's death ends it."""
         self.gone = ""
         """Why it is over, as far as this process knows: "" while it is not, "released" or "lost"."""
 

@@ -1,6 +1,7 @@
 """The lock manager: who holds which resource, whose turn is next, and what happens when a holder dies."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -215,6 +216,7 @@ class Locks(Oversight):
         if not grant.taken:
             self.check(grant)
             return
+        asked_s = time.monotonic()
         hold = self._renewed(grant.id, grant.taken, ttl_s or grant.ttl_s)
         if hold is None:
             self._keeper.discard(grant)
@@ -222,6 +224,8 @@ class Locks(Oversight):
             raise lost(grant)
         grant.ttl_s = ttl_s or grant.ttl_s
         grant.untouched = False
+        grant.ends_s = asked_s + self._room.ends_in_s(grant.ttl_s, attended=not grant.unattended)
+        self._keeper.add(grant)
 
     def check(self, grant: Grant) -> None:
         """Ask the store whether a grant is still in force. Raises LeaseLost when it is not."""
@@ -312,6 +316,7 @@ class Locks(Oversight):
             ttl_s=ttl_s,
             untouched=True,
             unattended=process is None,
+            ends_in_s=self._room.ends_in_s(ttl_s, attended=process is not None),
         )
 
     def _grant(self, request_id: str, wish: Wish, given: Given) -> Grant:
@@ -331,6 +336,7 @@ class Locks(Oversight):
             tokens=tokens,
             ttl_s=wish.ttl_s,
             unattended=wish.process is None,
+            ends_in_s=math.inf if given.hold is None else self._room.ends_in_s(wish.ttl_s, attended=wish.process is not None),
         )
 
     def _remember(self, names: Iterable[str], *, contended: bool) -> None:
@@ -345,7 +351,8 @@ class Locks(Oversight):
 
     def _freed(self, grant: Grant) -> bool:
         freed = 0
-        if grant.untouched:
+        if grant.untouched and grant.ttl_s is None:
+            # With a time to live, the store's clock says whether there is anything left to let go of.
             freed = self._store.delete_if(LOCKS, grant.taken, grant.token)
         if freed < len(grant.taken):
             freed += self._room.transact(lambda turns: turns.release_if_held(grant.id, grant.taken))

@@ -1,14 +1,13 @@
 """Looking after locks: what an operator, or a program that was shown a token, asks and does."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in, over
 from holdfast.primitives.locks.room import SCOPE, Room
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.turns import Removed, Suspect, Turns
@@ -44,7 +43,7 @@ class Oversight:
         self._lasting.begin(to_look=True)
         holds = lock_in(self._store.get(LOCKS, name)).holds
         now = self._store.now()
-        if any(hold.token == token and not _over(hold, now) for hold in holds):
+        if any(hold.token == token and not over(hold, now) for hold in holds):
             return
         current = [hold.token for hold in holds]
         said = f"it is held with token {current[0]}" if current else "nobody holds it"
@@ -149,11 +148,11 @@ class Oversight:
         return {row.key: row.record for row in rows}
 
     def _renewed(self, hold_id: str, names: Sequence[str], ttl_s: float | None) -> Hold | None:
-        hold, over = self._room.transact(lambda turns: _renew(turns, hold_id, names, ttl_s))
+        hold, ended = self._room.transact(lambda turns: _renew(turns, hold_id, names, ttl_s))
         if hold is not None:
             self._lasting.keep(hold)
-        if over is not None:
-            self._room.reaped([over])
+        if ended is not None:
+            self._room.reaped([ended])
         return hold
 
     def _by_token(self, token: int) -> Hold | None:
@@ -167,10 +166,6 @@ def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None
     hold = turns.table.find_hold(hold_id, names)
     if hold is None:
         return None, None
-    if _over(hold, turns.now):
+    if over(hold, turns.now):
         return None, turns.reap([Suspect(hold.id, hold.names, hold.process, Liveness.ALIVE)])[0]
     return turns.renew(hold, ttl_s), None
-
-
-def _over(hold: Hold, now: datetime) -> bool:
-    return leases.reclaimable(hold.lease, Liveness.ALIVE, now)

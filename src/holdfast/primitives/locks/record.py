@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
+from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Instant, Plain, Record
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
@@ -177,6 +178,11 @@ PART = "/"
 def conflict(one: Mode, other: Mode) -> bool:
     """Can the two not be had at once, by different jobs?"""
     return one is Mode.EXCLUSIVE or other is Mode.EXCLUSIVE
+
+
+def over(hold: Hold, now: datetime) -> bool:
+    """Has the time passed that was asked for a grant? Then it is nobody's, though its holder lives."""
+    return leases.reclaimable(hold.lease, Liveness.ALIVE, now)
 
 
 def rank_of(arrived_at: datetime, priority: int, age_s: float) -> int:

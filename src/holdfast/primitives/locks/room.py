@@ -1,6 +1,7 @@
 """What every request of a process shares: the store, its settings and its counts, and the table in one transaction."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -48,6 +49,12 @@ class Room(NamedTuple):
     def read(self, body: Callable[[Table], T]) -> T:
         """Look at the lock table as of now."""
         return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
+
+    def ends_in_s(self, ttl_s: float | None, *, attended: bool) -> float:
+        """How long a grant lasts by itself. One whose holder is seen to live on this machine lasts as long as that does."""
+        if ttl_s is not None:
+            return ttl_s
+        return math.inf if attended and self.store.embedded else self.terms.lease_s
 
     def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the

@@ -17,7 +17,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, rank_of
+from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, over, rank_of
 from holdfast.primitives.locks.rules import Step
 from holdfast.primitives.locks.table import WritableTable
 
@@ -135,23 +135,23 @@ class Turns:
         self.hand_over(hold.names)
 
     def release_if_held(self, hold_id: str, names: Sequence[str]) -> bool:
-        """The same, of a grant that may be gone; False when it is."""
+        """The same, of a grant that may be gone; False when it is, or when the time that was asked for it is over."""
         hold = self.table.find_hold(hold_id, names)
         if hold is not None:
             self.release(hold)
-        return hold is not None
+        return hold is not None and not over(hold, self.now)
 
     def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[Hold]]:
         """A job lets go of names, by whichever grants; return those that it held, and what is left of each grant."""
-        freed: dict[str, None] = {}
+        freed: dict[str, bool] = {}
         rests: dict[str, Hold] = {}
         for name in names:
             for hold in self.table.lock(name).holds:
                 if hold.by == by:
-                    freed[name] = None
+                    freed[name] = freed.get(name, False) or not over(hold, self.now)
                     rests[hold.id] = self._release_part(hold, name)
         self.hand_over(freed)
-        return tuple(freed), list(rests.values())
+        return tuple(name for name, held in freed.items() if held), list(rests.values())
 
     def _release_part(self, hold: Hold, name: str) -> Hold:
         """A grant lets go of one of its names; return the rest of it."""

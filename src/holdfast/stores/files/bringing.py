@@ -7,7 +7,8 @@ from holdfast.kernel.layout import OneFile
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, sync_file
 from holdfast.stores.files.redo import Change
-from holdfast.stores.files.sheet import Sheet, render, with_documents
+from holdfast.stores.files.rendering import members, render
+from holdfast.stores.files.sheet import Sheet, with_documents
 from holdfast.stores.files.transaction import Room
 
 
@@ -41,7 +42,7 @@ def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
             data = None if entry is None else render(entry.document)
             plan.cards.append((room, key, Change(cabinet.spot_of(room.layout, key), data, keep=False)))
     for spot, (sheet, together) in plan.sheets.items():
-        plan.sheets[spot] = (sheet._replace(data=render(sheet.value)), together)
+        plan.sheets[spot] = (sheet._replace(data=sheet.data or render(sheet.value)), together)
     return plan
 
 
@@ -62,9 +63,13 @@ def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet
     assert room.sheet is not None
     spot = cabinet.spot(layout)
     sheet, together = plan.sheets.get(spot, (room.sheet, []))
-    documents = {key: entry.document for key, entry in room.shelf.pile().entries.items()}
+    entries = room.shelf.pile().entries
+    documents = {key: entry.document for key, entry in entries.items()}
     value = with_documents(layout, sheet.value, documents)
-    plan.sheets[spot] = (Sheet(value, b""), [*together, room])
+    # What is nobody's but this space's is put together of what was written before.
+    alone = layout.part is None and layout.gather is dict
+    data = members({key: entry.rendered(key) for key, entry in entries.items()}) if alone else b""
+    plan.sheets[spot] = (Sheet(value, data), [*together, room])
 
 
 def _apply(disk: Disk, change: Change, *, staged: bool) -> None:

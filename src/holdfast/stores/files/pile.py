@@ -7,6 +7,7 @@ from typing import Any, Generic
 from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.space import R, Space
+from holdfast.stores.files.rendering import as_member
 
 WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
 """What reading a document that is no record raises."""
@@ -15,13 +16,20 @@ WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, A
 class Entry(Generic[R]):
     """One record as it was found: its document, and what that means, worked out once."""
 
-    __slots__ = ("_error", "_places", "_record", "document")
+    __slots__ = ("_error", "_places", "_record", "_rendered", "document")
 
     def __init__(self, document: Any, *, record: R | None = None, error: Corrupt | None = None) -> None:
         self.document = document
         self._record = record
         self._error = error
         self._places: list[bytes | None] | None = None
+        self._rendered: bytes | None = None
+
+    def rendered(self, key: str) -> bytes:
+        """The document as it stands under its key in a file for people. Written once: of a thousand records one is new."""
+        if self._rendered is None:
+            self._rendered = as_member(key, self.document)
+        return self._rendered
 
     def record(self, space: Space[R], key: str, wire: Wire[R]) -> R:
         """The record. Raises RecordInvalid or SchemaTooNew for a damaged one."""

@@ -4,7 +4,7 @@ While it is there, the files may be as before, as after or anything between; who
 reader takes what it says for what the files hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import Record, to_json
@@ -64,12 +64,17 @@ FIRST = _key(0)
 
 def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
     """Write the redo record of the changes, in their transaction."""
+    for key, part in numbered(folders, changes):
+        tx.put(REDO, key, part)
+
+
+def numbered(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, Part]]:
+    """The parts of a redo record of these changes, by their keys."""
     number = 0
     for spot, data, kept in changes:
         pieces = [None] if data is None else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            part = Part(folder=folders.told(spot.folder), name=spot.name, data=piece, keep=kept, more=left > 0)
-            tx.put(REDO, _key(number), part)
+            yield _key(number), Part(folder=folders.told(spot.folder), name=spot.name, data=piece, keep=kept, more=left > 0)
             number += 1
 
 

@@ -65,8 +65,3 @@ def with_documents(layout: OneFile[Any], value: Any, documents: Mapping[str, Any
     """A file's JSON with a space's documents in it; what is nobody's part stays."""
     gathered = layout.gather({key: documents[key] for key in sorted(documents)})
     return gathered if layout.part is None else {**(value or {}), layout.part: gathered}
-
-
-def render(value: Any) -> bytes:
-    """JSON for people: indented by two, keys sorted."""
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"

@@ -23,7 +23,8 @@ from holdfast.kernel.store import Damage, Row, Store, Tx
 from holdfast.stores.files import naming
 from holdfast.stores.files.disk import temporary
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.sheet import parse, render
+from holdfast.stores.files.rendering import render
+from holdfast.stores.files.sheet import parse
 
 _SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
 

@@ -20,7 +20,7 @@ from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JO
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.files import bringing, debris, redo
+from holdfast.stores.files import bringing, debris, owning, redo
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, Unfit
 from holdfast.stores.files.folders import Folders
@@ -78,7 +78,7 @@ class FilesStore:
             raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
-        _make(Path(root), access)
+        make(Path(root), access)
         self._boot_id = boot_id
         self.folders = Folders(Path(root), namespace, self._given)
         self.root = self.folders.root
@@ -92,6 +92,7 @@ class FilesStore:
         self._picture = Picture(self.cabinet, self.inner)
         try:
             self._refuse_networks()
+            owning.claim_all(self.folders, self._given, self.access)
             self._latch = Gate(self.folders.own / "latch", self.access)
         except BaseException:
             self.inner.close()
@@ -337,7 +338,8 @@ class FilesStore:
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
-def _make(root: Path, access: Access) -> None:
+def make(root: Path, access: Access) -> None:
+    """Make the folder of a store. Raises StoreUnavailable."""
     try:
         make_folder(root, access)
     except OSError as error:

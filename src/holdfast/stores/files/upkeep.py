@@ -7,7 +7,8 @@ after which the files are brought up as after any change: killed at any moment, 
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,16 +25,19 @@ from holdfast.stores.files import redo
 from holdfast.stores.files.bringing import bring_up
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Spot, Unfit, backup_of
+from holdfast.stores.files.mending import GONE
+from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
 from holdfast.stores.files.sheet import Unsound, documents_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import schema, upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 
 Spaces = Sequence[Space[Any]]
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The files of a namespace, and its part of the inner store."""
 
     namespace: str
@@ -52,7 +56,7 @@ def check(store: FilesStore, spaces: Spaces) -> list[str]:
     """Look at every file, record and journal entry and return what is wrong, a line each; nothing is changed."""
     inner = [shadow_of(space) if laid_out(space) else space for space in spaces]
     found = upkeep.check(store.inner, [*inner, REDO, GENERATIONS])
-    with _parts(store) as parts:
+    with parts_of(store) as parts:
         for part in parts:
             for space in spaces:
                 found += [f"{part.namespace}: {wrong}" for wrong in _wrong(part, space)]
@@ -64,7 +68,7 @@ def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
     layout = laid_out(space)
     if layout is None:
         return upkeep.content(store.inner, space, key)
-    pending = _Part(store.namespace, store.cabinet, store.inner).pending()
+    pending = Part(store.namespace, store.cabinet, store.inner).pending()
     found: bytes | None = None
     if isinstance(layout, OneFile):
         documents = documents_of(layout, store.cabinet.sheet(space, layout, pending))
@@ -86,16 +90,13 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
     """
 
     def work() -> None:
-        with _parts(store) as parts:
-            try:
-                # What they say is what the files hold already: brought up in between by another, nothing changes.
-                for part in parts:
-                    _recover(store, part)
-                    _keep_all(part, spaces)
-                upkeep.backup(store.inner, target)
-            finally:
-                for part in parts:
-                    part.inner.transact(redo.clear, scope=[REDO], durable=False)
+        with parts_of(store) as parts:
+            for part in parts:
+                recover(store, part)
+            # Into the copy alone: in the store itself, killed before they were gone, they would outrank what a person
+            # writes into the files after that.
+            found = [(part, _changes(part, spaces)) for part in parts]
+            upkeep.backup(store.inner, target, lambda raw: _keep_all(raw, found))
 
     store.alone(work, TRANSACT_TIMEOUT_S)
 
@@ -107,30 +108,26 @@ def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) ->
     """
 
     def work() -> None:
-        with _parts(store) as parts, _copied(store, source) as prepared:
+        with parts_of(store) as parts, _copied(store, source) as prepared:
             for part in parts:
-                _complete(prepared, part, list(_spots(part, spaces)), boot_id)
+                _complete(prepared, part, [*_spots(part, spaces), *_sheets(part, spaces)], boot_id)
             upkeep.restore(store.inner.path, prepared, boot_id=boot_id)
-        with _parts(store) as parts:
+        with parts_of(store) as parts:
             for part in parts:
-                _recover(store, part)
+                recover(store, part)
         store.cabinet.forget()
 
     store.alone(work, TRANSACT_TIMEOUT_S)
 
 
-def _wrong(part: _Part, space: Space[Any]) -> Iterator[str]:
+def _wrong(part: Part, space: Space[Any]) -> Iterator[str]:
     layout, cabinet = laid_out(space), part.cabinet
     if layout is None:
         return
     try:
+        entries = entries_of(part, space)
         if isinstance(layout, OneFile):
-            entries = cabinet.drawn(space, layout, part.pending())[1].entries
             yield from _wrong_copy(cabinet, space, layout)
-        else:
-            pending = part.pending()
-            cabinet.refuse_gone(layout, pending, lambda: part.keys(space))
-            entries = cabinet.cards(space, layout, pending, lambda: part.keys(space))
     except (Unsound, StoreCorrupt, StoreUnavailable) as error:
         yield str(error)
         return
@@ -151,8 +148,8 @@ def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> It
         yield f"{backup_of(str(spot.path))}, the version before, is damaged ({error}): the next change makes it anew"
 
 
-def _keep_all(part: _Part, spaces: Spaces) -> None:
-    """Write a redo record of every file as it is."""
+def _changes(part: Part, spaces: Spaces) -> list[Change]:
+    """Every file as it is."""
     changes = []
     # So that a restore keeps the version before it, as any change does, and not one that is older still.
     whole = {part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)}
@@ -163,10 +160,22 @@ def _keep_all(part: _Part, spaces: Spaces) -> None:
             raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
         if found is not None:
             changes.append(Change(spot, found.data, keep=spot in whole))
-    part.inner.transact(lambda tx: redo.keep(tx, part.cabinet.folders, changes), scope=[REDO, GENERATIONS])
+    return changes
 
 
-def _spots(part: _Part, spaces: Spaces) -> Iterator[Spot]:
+def _keep_all(raw: sqlite3.Connection, found: Iterable[tuple[Part, list[Change]]]) -> None:
+    """Write a redo record of the files into a copy of the inner store."""
+    table = table_of(REDO, schema.DIALECT)
+    for space in (REDO, GENERATIONS):
+        schema.declare(raw, space)
+    raw.execute(f"DELETE FROM {table.name}")
+    last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+    for part, changes in found:
+        rows = redo.numbered(part.cabinet.folders, changes)
+        raw.executemany(table.insert, ((part.namespace, key, last, REDO.encode(row)) for key, row in rows))
+
+
+def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
     """The place of every file that is there."""
     seen: set[Spot] = set()
     for space in spaces:
@@ -182,7 +191,26 @@ def _spots(part: _Part, spaces: Spaces) -> Iterator[Spot]:
         seen.update(spots)
 
 
-def _recover(store: FilesStore, part: _Part) -> None:
+def _sheets(part: Part, spaces: Spaces) -> list[Spot]:
+    """The place of every file of several records, whether or not there is one."""
+    return [part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)]
+
+
+def entries_of(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+    """The records of a space that lies in files, damaged ones included. Raises Unsound, StoreCorrupt or StoreUnavailable."""
+    layout, pending = laid_out(space), part.pending()
+    if isinstance(layout, OneFile):
+        sheet, pile = part.cabinet.drawn(space, layout, pending)
+        if sheet.data is None and part.inner.get(GENERATIONS, space.name) is not None:
+            raise Unsound(part.cabinet.spot(layout), layout, space, GONE)
+        return pile.entries
+    assert layout is not None
+    part.cabinet.refuse_gone(layout, pending, lambda: part.keys(space))
+    return part.cabinet.cards(space, layout, pending, lambda: part.keys(space))
+
+
+def recover(store: FilesStore, part: Part) -> None:
+    """At the latch: bring the files of a namespace up to what was committed. Raises StoreUnavailable."""
     try:
         # In a durable transaction, as no file may be ahead of the inner store.
         left = part.inner.transact(lambda tx: redo.pending(tx, part.cabinet.folders), scope=[REDO])
@@ -196,7 +224,7 @@ def _recover(store: FilesStore, part: _Part) -> None:
     part.inner.transact(redo.clear, scope=[REDO], durable=False)
 
 
-def _complete(prepared: Path, part: _Part, spots: list[Spot], boot_id: str) -> None:
+def _complete(prepared: Path, part: Part, spots: list[Spot], boot_id: str) -> None:
     """Let the redo record of a backup also remove the files that it does not have. Raises StoreCorrupt for a backup of
     another kind of store."""
     folders = part.cabinet.folders
@@ -207,10 +235,20 @@ def _complete(prepared: Path, part: _Part, spots: list[Spot], boot_id: str) -> N
 
         def extend(tx: Tx) -> None:
             changes = redo.pending(tx, folders)
-            gone = [Change(spot, None, keep=False) for spot in spots if spot not in changes]
+            missing = [spot for spot in spots if spot not in changes]
+            gone = [Change(spot, None, keep=False) for spot in _also_before(missing)]
             redo.keep(tx, folders, [*changes.values(), *gone])
 
         copy.transact(extend, scope=[REDO])
+
+
+def _also_before(spots: Iterable[Spot]) -> Iterator[Spot]:
+    """Files, and the versions before them: what is not in a backup must not come back from there either."""
+    for spot in spots:
+        yield spot
+        head, slash, last = spot.name.rpartition("/")
+        if os.path.lexists((before := Spot(spot.folder, f"{head}{slash}{backup_of(last)}")).path):
+            yield before
 
 
 @contextmanager
@@ -229,7 +267,7 @@ def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _parts(store: FilesStore) -> Iterator[list[_Part]]:
+def parts_of(store: FilesStore) -> Iterator[list[Part]]:
     """Every namespace that has files."""
     own = store.cabinet.folders.own / "namespaces"
     names = sorted({DEFAULT_NAMESPACE, store.namespace, *(os.listdir(own) if own.is_dir() else [])})
@@ -237,8 +275,8 @@ def _parts(store: FilesStore) -> Iterator[list[_Part]]:
         parts = []
         for name in names:
             if name == store.namespace:
-                parts.append(_Part(name, store.cabinet, store.inner))
+                parts.append(Part(name, store.cabinet, store.inner))
                 continue
             cabinet, inner = store.elsewhere(name)
-            parts.append(_Part(name, cabinet, open_ones.enter_context(closing(inner))))
+            parts.append(Part(name, cabinet, open_ones.enter_context(closing(inner))))
         yield parts

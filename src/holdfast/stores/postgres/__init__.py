@@ -3,6 +3,7 @@
 store.py        the port
 address.py      a URL, and what of it may be shown
 connections.py  the pool, time limits, lost connections, forks
+pooler.py       whether what stands between gives each client a session of its own
 session_lock.py a lock that ends with the connection of whoever has it
 life.py         whether the server has forgotten anything since, and what follows from that
 clock.py        the database's clock, known without asking

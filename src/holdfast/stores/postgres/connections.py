@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.postgres import pooler
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated, unreachable
@@ -47,7 +48,7 @@ WAIT_S = TRANSACT_TIMEOUT_S
 _LEFT_OPEN_S = 5.0
 """How long the server keeps a transaction open in which nothing is said: less than others wait for its latches."""
 
-_VIGILANCE = "SELECT " + ", ".join(
+_VIGILANCE = "SELECT pg_backend_pid(), " + ", ".join(
     f"set_config('{name}', '{value}', false)"
     for name, value in {
         "idle_in_transaction_session_timeout": int(_LEFT_OPEN_S * 1000),
@@ -94,6 +95,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     patience_until: float = math.inf
     life: int = 0
     """The life of the server (life.py) that this connection is in."""
+    journal: int = 0
+    """The number by which the journal of the store knows its own cursors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,13 +137,18 @@ class Connections:
         self._pool: ConnectionPool[Connection] | None = None
         self._closed = False
         self._failures = 0
+        self._keeps_sessions = False
 
     def connect(self) -> Connection:
         """A connection beside the pool, for the caller to close. Raises errors of the tree."""
         try:
             raw = Connection.connect(self.address.conninfo, autocommit=True)
             self._open_ones.add(raw)
-            raw.execute(_VIGILANCE)
+            try:
+                self._be_vigilant(raw)
+            except BaseException:
+                raw.close()
+                raise
         except psycopg.Error as error:
             raise translated(self.address, error) from None
         return raw
@@ -241,8 +249,15 @@ class Connections:
 
     def _configure(self, raw: Connection) -> None:
         self._open_ones.add(raw)
-        raw.execute(_VIGILANCE)
+        self._be_vigilant(raw)
         self._join(raw)
+
+    def _be_vigilant(self, raw: Connection) -> None:
+        served_by = raw.execute(_VIGILANCE).fetchall()[0][0]
+        # A server tells its number when it is connected to; a pooler in between tells one of its own.
+        if served_by != raw.info.backend_pid and not self._keeps_sessions:
+            pooler.refuse_shared_sessions(self.address, raw)
+            self._keeps_sessions = True
 
 
 def _settle(raw: Connection) -> None:

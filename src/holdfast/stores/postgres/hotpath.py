@@ -26,8 +26,8 @@ def put_new(
         parameters += [namespace, key, schema.DIALECT.dump(space.encode(record)), *space.index_keys(record)]
     # Each key is latched before the revision is taken: otherwise one that waited could put a smaller token on a key than
     # another that came and went meanwhile.
-    stripes = latches.exclusive(latches.stripe_key(namespace, table.name, key) for key, _ in items)
-    found = _changed(raw, namespace, space, deadline, [stripes], _put_new(space, len(items)), parameters)
+    stripes = [latches.stripe_key(namespace, table.name, key) for key, _ in items]
+    found = _changed(raw, namespace, space, deadline, stripes, _put_new(space, len(items)), parameters)
     if len(found) < len(items):
         Messages(raw).exchange(["ROLLBACK"])
         return Ended(None)
@@ -51,12 +51,13 @@ def _changed(
     namespace: str,
     space: Space[Any],
     deadline: Deadline,
-    also: list[str],
+    stripes: list[int],
     sql: str,
     parameters: Sequence[Any],
 ) -> list[tuple[Any, ...]]:
     messages = Messages(raw)
-    statements = [*latches.begin(deadline), latches.shared(namespace, space.name), *also]
+    latching = latches.shared(namespace, space.name, stripes, latches.limit_ms(deadline))
+    statements = [*latches.begin(deadline), latching]
     faults.reach("postgres.write")
     return messages.exchange([*statements, messages.bound(sql, parameters)])[-1].rows
 

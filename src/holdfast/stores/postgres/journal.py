@@ -6,7 +6,6 @@ lost its last transactions gives their numbers again, so that the order begins w
 of an entry in that order.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry
 from holdfast.stores.postgres import schema
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.scoping import cursor_at, no_cursor, places_of
 
 # What an earlier life of the server wrote is all there is of it.
 _SELECT = (
@@ -25,19 +25,20 @@ _FORWARD = _SELECT + " AND (j.life, j.xid, revision) > (%s, %s::xid8, %s) ORDER 
 _BACKWARD = _SELECT + " ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s"
 
 
-def read(raw: Connection, namespace: str, place: Sequence[int], limit: int, *, reverse: bool) -> Batch:
-    """The entries behind a place (life, transaction and revision), or the last ones."""
+def read(raw: Connection, namespace: str, cursor: Cursor, limit: int, *, reverse: bool) -> Batch:
+    """The entries behind a cursor (life, transaction and revision), or the last ones. Raises InvalidValue for one that this
+    journal did not give."""
+    places = places_of(cursor, 3, raw.journal)
+    if places[0] > raw.life:
+        # That life began on another server, with a copy of this one's files or dump.
+        raise no_cursor(cursor)
     here = (namespace, raw.life)
     if reverse:
         rows = raw.execute(_BACKWARD, (*here, limit)).fetchall()
-        return Batch([_entry(row) for row in rows], _cursor(rows[0][:3]) if rows else BEGINNING)
-    life, xid, revision = place
+        return Batch([_entry(row) for row in rows], cursor_at(raw.journal, rows[0][:3]) if rows else BEGINNING)
+    life, xid, revision = places
     rows = raw.execute(_FORWARD, (*here, life, str(xid), revision, limit)).fetchall()
-    return Batch([_entry(row) for row in rows], _cursor(rows[-1][:3] if rows else place))
-
-
-def _cursor(place: Sequence[Any]) -> Cursor:
-    return ".".join(str(part) for part in place)
+    return Batch([_entry(row) for row in rows], cursor_at(raw.journal, rows[-1][:3] if rows else places))
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

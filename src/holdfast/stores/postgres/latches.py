@@ -52,24 +52,41 @@ def listeners_class(namespace: str) -> int:
     return _number("listeners", namespace) >> 32
 
 
-def exclusive(keys: Iterable[int]) -> str:
-    """The statement that takes these locks, in one order for everyone."""
-    return "SELECT " + ", ".join(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys)))
+def exclusive(keys: Iterable[int], limit_ms: int = 0) -> str:
+    """The statement that takes these locks, in one order for everyone; if they are several, within a limit from the
+    transaction's beginning."""
+    return _taking(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys))).replace(_LIMIT, str(limit_ms))
 
 
-def shared(namespace: str, space: str) -> str:
-    """The statement that latches a space for work on single rows of it."""
-    return f"SELECT pg_advisory_xact_lock_shared({space_key(namespace, space)})"
+def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: int = 0) -> str:
+    """The statement that latches a space for work on single rows of it, and these stripes of its keys."""
+    whole = f"pg_advisory_xact_lock_shared({space_key(namespace, space)})"
+    return _taking((whole, *(f"pg_advisory_xact_lock({key})" for key in sorted(set(stripes))))).replace(_LIMIT, str(limit_ms))
+
+
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> str:
+    """The statement that latches a scope, in the one global order of spaces, within a limit from the beginning."""
+    return _of_scope(namespace, scope).replace(_LIMIT, str(limit_ms))
 
 
 @lru_cache(maxsize=1024)
-def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> str:
-    """The statement that latches a scope, in the one global order of spaces."""
+def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> str:
     whole = {space.name for space in scope if isinstance(space, Space)}
-    return "SELECT " + ", ".join(
+    return _taking(
         f"pg_advisory_xact_lock{'' if space.name in whole else '_shared'}({space_key(namespace, space.name)})"
         for space in spaces_of(scope)
     )
+
+
+def _taking(calls: Iterable[str]) -> str:
+    """One statement of these calls. The server bounds each wait by itself: before every further one it is told what is left of
+    the limit, or all of them together could take as many times that long."""
+    return "SELECT " + f", {_LEFT}, ".join(calls)
+
+
+_LIMIT = "{limit_ms}"
+_PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
+_LEFT = f"set_config('lock_timeout', greatest({_LIMIT} - {_PASSED_MS}, 1)::text, true)"
 
 
 def begin(deadline: Deadline, *, durable: bool = True) -> list[str]:
@@ -80,13 +97,18 @@ def begin(deadline: Deadline, *, durable: bool = True) -> list[str]:
     return ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *([] if usual else [limit(deadline)]), *lazily]
 
 
+def limit_ms(deadline: Deadline) -> int:
+    """What is left of a time limit, as the server counts."""
+    return max(int(deadline.left_s() * 1000), 1)
+
+
 def limit(deadline: Deadline) -> str:
     """The statement that tells the server what is left of a time limit.
 
     It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements would. What else may
     take too long is ended by the client.
     """
-    return f"SET LOCAL lock_timeout = {max(int(deadline.left_s() * 1000), 1)}"
+    return f"SET LOCAL lock_timeout = {limit_ms(deadline)}"
 
 
 def _number(*parts: str) -> int:

@@ -18,6 +18,7 @@ from holdfast.stores.postgres.connections import Connection
 
 _ORIGIN = "(SELECT system_identifier::text FROM pg_control_system()) || '/' || 'holdfast.life'::regclass::oid::text"
 _FIND = f"SELECT number FROM holdfast.life WHERE origin = {_ORIGIN}"
+_JOURNAL = "SELECT number FROM holdfast.meta WHERE name = 'journal'"
 _STATUS = "SELECT pg_xact_status(%s::xid8)"
 _BEFORE = "SELECT %s::xid8 < xid FROM holdfast.life"
 _EVER_GIVEN = "SELECT pg_snapshot_xmax(pg_current_snapshot()) > %s::xid8"
@@ -30,6 +31,7 @@ def join(raw: Connection) -> None:
     """
     schema.refuse_standby(raw)
     raw.life = _found(raw) or _begin(raw)
+    raw.journal = int(raw.execute(_JOURNAL).fetchall()[0][0])
 
 
 def advance(raw: Connection, known: int = 0) -> int:

@@ -28,6 +28,8 @@ _NOTIFY = (
     f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', topic) FROM unnest(%s::text[]) AS topic "
     f"WHERE NOT pg_try_advisory_xact_lock(%s::integer, pg_backend_pid() %% {latches.LISTENER_LOCKS})"
 )
+SOMEBODY = f"NOT pg_try_advisory_xact_lock({{}}, pg_backend_pid() % {latches.LISTENER_LOCKS})"
+"""Does anybody listen? Asked in a transaction, the answer stays true until its commit: who begins to listen waits for that."""
 _SIGN = "SELECT pg_advisory_lock_shared(%s::integer, number) FROM generate_series(0, %s) AS number"
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 5.0

@@ -1,6 +1,6 @@
 """Tables, versions and the sequence of revisions, all in schema `holdfast`.
 
-    meta      name -> number: `layout`
+    meta      name -> number: `layout`, and `journal`, by which the journal knows its own cursors
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry, with the transaction that wrote it
     revision  the sequence that all revisions and tokens come from; uncached, so that it grows from session to session
@@ -18,6 +18,7 @@ from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.scoping import new_journal
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 
 DIALECT = Dialect(
@@ -55,6 +56,10 @@ _MIGRATIONS = (
         "CREATE INDEX journal_order ON holdfast.journal (ns, life, xid, revision)",
         "UPDATE holdfast.meta SET number = 2 WHERE name = 'layout'",
     ),
+    (
+        "INSERT INTO holdfast.meta (name, number) VALUES ('journal', {journal})",
+        "UPDATE holdfast.meta SET number = 3 WHERE name = 'layout'",
+    ),
 )
 LAYOUT_VERSION = len(_MIGRATIONS)
 
@@ -75,9 +80,10 @@ def migrate(raw: Connection) -> None:
         found = _layout(raw)
         now = raw.execute(f"SELECT {latches.NOW}").fetchall()[0][0]
         start = token.first(token.next_era(0, instant(now))) + 1
+        journal = new_journal()
         for statements in _MIGRATIONS[found:]:
             for statement in statements:
-                raw.execute(statement.format(start=start).encode())
+                raw.execute(statement.format(start=start, journal=journal).encode())
 
 
 def is_current(raw: Connection, space: Space[Any]) -> bool:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.latches import session_key
 from holdfast.stores.postgres.translate import translated
+from holdfast.stores.waking import readable
 
 _HELD = (
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = {high} "
@@ -24,6 +26,9 @@ _HELD = (
 
 _PATIENT = "SELECT count(set_config(name, '0', false)) FROM pg_settings WHERE name = 'idle_session_timeout'"
 """Nothing is said for as long as it is held. Servers before version 14 know no such limit."""
+
+
+_QUIET_S = 3600.0
 
 
 class SessionLock:
@@ -78,6 +83,8 @@ class SessionContender:
         self._mine = mine
         self._pid = os.getpid()
         self._taken = False
+        self._watching: threading.Thread | None = None
+        self._stop_fd = -1
         self._raw = self._connected()
 
     def try_take(self) -> bool:
@@ -117,8 +124,25 @@ class SessionContender:
         except psycopg.Error:
             return False
 
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Call back once, from another thread, when the session that has the lock is found to have ended. Until `close`."""
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._watching = threading.Thread(target=self._watch, args=(self._stop_fd, lost), name="holdfast-session", daemon=True)
+        self._watching.start()
+
+    def _watch(self, stop_fd: int, lost: Callable[[], None]) -> None:
+        # The server says nothing unasked, but that it ends; and so does the kernel when the server cannot be reached any more.
+        with contextlib.suppress(psycopg.Error):
+            while not readable([stop_fd, self._raw.fileno()], _QUIET_S) & {stop_fd}:
+                if not self.has_it():
+                    break
+            else:
+                return
+        lost()
+
     def close(self) -> None:
         """Let go of it, and of its connection."""
+        self._unwatch()
         taken, self._taken = self._taken, False
         if self._pid == os.getpid():
             with contextlib.suppress(psycopg.Error):
@@ -127,6 +151,15 @@ class SessionContender:
                     _asked(self._raw, self._free)
             with contextlib.suppress(psycopg.Error):
                 self._raw.close()
+
+    def _unwatch(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is None or self._pid != os.getpid():
+            return
+        os.eventfd_write(self._stop_fd, 1)
+        if watching is not threading.current_thread():
+            watching.join()
+            os.close(self._stop_fd)
 
 
 def _asked(raw: Connection, question: str) -> Any:

@@ -20,7 +20,7 @@ from holdfast.stores.postgres.messages import Messages
 from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
-from holdfast.stores.scoping import check_keys, places_of, plan_of, storable
+from holdfast.stores.scoping import check_keys, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.waking import FdListener
 
@@ -117,9 +117,8 @@ class PostgresStore:
         return self._listening.listen(topics)
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
-        place = places_of(cursor, 3)
         return self.connections.persist(
-            lambda raw: journal.read(raw, self.namespace, place, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
+            lambda raw: journal.read(raw, self.namespace, cursor, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
         )
 
     def session_lock(self, name: str) -> SessionLock:

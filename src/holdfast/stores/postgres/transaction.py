@@ -21,7 +21,7 @@ from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
-from holdfast.stores.postgres.listening import notices
+from holdfast.stores.postgres.listening import SOMEBODY, notices
 from holdfast.stores.postgres.messages import Answer, Messages
 from holdfast.stores.scoping import check_entry, check_key, plan_of, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
@@ -90,8 +90,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._stripes = stripes
         self._late = False
         self._latched: set[tuple[str, str]] = set()
+        self._there: set[tuple[str, str]] = set()
+        self._listened = True
         self._new: dict[tuple[str, str], _New] = {}
         self._told_at = time.monotonic()
+        self._limit_ms = 0
         self._revision = 0
         self._in_hand = 0
         self._taken = 0
@@ -103,10 +106,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def begin(self, *, durable: bool) -> None:
         """Begin and take the latches in their global order, with the first message."""
         self._pending = latches.begin(self._deadline, durable=durable)
+        self._limit_ms = latches.limit_ms(self._deadline)
         if self._scope:
-            self._pending.append(latches.of_scope(self._ns, self._scope))
+            self._pending.append(latches.of_scope(self._ns, self._scope, self._limit_ms))
         if self._stripes:
-            self._pending.append(latches.exclusive(self._stripes))
+            self._pending.append(latches.exclusive(self._stripes, self._limit_ms))
 
     @property
     def now(self) -> datetime:
@@ -155,7 +159,10 @@ class PostgresTx(PostgresReadTx, SqlTx):
             # Nothing there to lock: latch the key itself, then look again for what came in between.
             found = self._latch(space, key)
         self._latched.add((space.name, key))
-        return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
+        if not found:
+            return None
+        self._there.add((space.name, key))
+        return Row(key, space.decode(key, found[0][0]), found[0][1])
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
@@ -168,13 +175,23 @@ class PostgresTx(PostgresReadTx, SqlTx):
             table = self._table(space)
             self._new[space.name, key] = _New(table, key, self.row_of(space, key, record, 0))
             return
+        if (space.name, key) in self._there:
+            # Its row is locked, so that it is there still; to look for it and a place for a new one costs twice as much.
+            ns, name, *values = self.row_of(space, key, record, self.revision)
+            self.write(self._table(space).update, [*values, ns, name])
+            return
         super().put(space, key, record)
+
+    def delete(self, space: Space[Any], key: str) -> bool:
+        self._there.discard((space.name, key))
+        return super().delete(space, key)
 
     def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
         row = super().take_first(space, index, match, damaged=damaged)
         if row is not None and space.name in self._by_row:
             self._refuse_younger(row.revision)
             self._latched.add((space.name, row.key))
+            self._there.add((space.name, row.key))
         return row
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
@@ -210,7 +227,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         else:
             self._pending.clear()
             self._begun = True
-        if self._topics:
+        if self._topics and self._listened:
             ending.append(self._messages.bound(*notices(self._ns, list(self._topics))))
         if not ending:
             return
@@ -232,10 +249,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def _locked(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
         """Lock a row, and take a revision if there is one to lock and none is used yet."""
         sql = self._table(space).get_locked
-        if self._revision:
-            found = self.rows(sql, (self._ns, key))
-        else:
-            found = self._with_revision(self.rows(_taking(sql, "value, rev"), (self._ns, key)))
+        found = self.rows(sql, (self._ns, key)) if self._revision else self._first_locked(sql, "value, rev", (self._ns, key))
         if found:
             self._refuse_younger(found[0][1])
         return found
@@ -268,7 +282,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         stripes = {latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()} - self._stripes
         if stripes:
             self._stripes |= stripes
-            self._pending.append(latches.exclusive(stripes))
+            self._pending.append(latches.exclusive(stripes, self._limit_ms))
         locking = []
         for table in dict.fromkeys(one.table for one in new.values()):
             keys = sorted(one.key for one in new.values() if one.table is table)
@@ -293,17 +307,29 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._revision or not self._by_row:
             return self.rows(sql, parameters)
-        return self._with_revision(self.rows(_taking(sql, "key, value, rev"), parameters))
+        return self._first_locked(sql, "key, value, rev", parameters)
+
+    def _first_locked(self, sql: str, columns: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement that locks them, and with them a revision; at the beginning of the transaction what that
+        has to know, too."""
+        if self._begun:
+            return self._with_revision(self.rows(_taking(sql, columns), parameters))
+        first = self._messages.bound(_taking(sql, columns, latches.listeners_class(self._ns)), parameters)
+        row = self._send(first, opens=True)[0].rows[0]
+        self._begun = True
+        self._opened(row[-2:])
+        return self._with_revision([row[:-2]] if row[-3] is not None else [])
 
     def _refuse_younger(self, revision: int) -> None:
         if self._revision and revision > self._revision:
             # It was put after this transaction took its own revision; with that one it would go back.
             raise Again
 
-    def _send(self, *statements: str) -> list[Answer]:
-        """Send what was kept back and these, in one message; return the answers to these."""
+    def _send(self, *statements: str, opens: bool = False) -> list[Answer]:
+        """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
+        has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun else [self._messages.bound(_look(latches.NOW, taking=not self._by_row))]
+        opening = [] if self._begun or opens else [self._messages.bound(self._look())]
         texts = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
@@ -317,11 +343,15 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
+    def _look(self) -> str:
+        return _look(latches.listeners_class(self._ns), taking=not self._by_row)
+
     def _opened(self, row: Sequence[Any]) -> None:
         self.now = self._clock.saw(schema.instant(row[0]))
-        if row[1:]:
+        self._listened = row[1]
+        if row[2:]:
             # Whole spaces were latched before it, and there is nothing else to latch.
-            self._take(row[1:])
+            self._take(row[2:])
 
     @contextmanager
     def _remembering_failure(self) -> Iterator[None]:
@@ -344,14 +374,24 @@ class _New(NamedTuple):
 _LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR UPDATE"
 
 
-@lru_cache(maxsize=16)
-def _look(now: str, *, taking: bool) -> str:
-    """A look at the clock, which may take a revision too."""
-    return f"SELECT {now}" + (_TAKE.replace("SELECT", ",") if taking else "")
+@lru_cache(maxsize=256)
+def _look(listeners: int, *, taking: bool) -> str:
+    """What a transaction has to know at its beginning: the time, and whether anybody listens; it may take a revision too."""
+    return f"SELECT {latches.NOW}, {_somebody(listeners)}" + (_TAKE.replace("SELECT", ",") if taking else "")
 
 
 @lru_cache(maxsize=1024)
-def _taking(sql: str, columns: str) -> str:
-    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock."""
+def _taking(sql: str, columns: str, listeners: int | None = None) -> str:
+    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock. With the number
+    of the listeners' locks there is one row in any case, which ends with what `_look` asks for."""
     revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
-    return f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, {revision} FROM locked"
+    locking = f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, "
+    if listeners is None:
+        return f"{locking}{revision} FROM locked"
+    each = ", ".join(f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", "))
+    return f"{locking}{each}, {latches.NOW}, {_somebody(listeners)} FROM (SELECT) AS one LEFT JOIN locked ON true"
+
+
+def _somebody(listeners: int) -> str:
+    # In a statement with parameters a per cent sign is written twice.
+    return SOMEBODY.format(listeners).replace("%", "%%")

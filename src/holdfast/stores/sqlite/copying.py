@@ -1,12 +1,12 @@
 """All of a SQLite store for another, and a SQLite store made of all of another."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import make_folder
+from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
@@ -41,19 +41,27 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
             raw.execute("ROLLBACK")
 
 
-def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: Clock | None = None) -> None:
+def fill(
+    path: Path,
+    all_of: Contents,
+    spaces: Sequence[Space[Any]],
+    *,
+    clock: Clock | None = None,
+    access: Access = PRIVATE,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Make a new store of the contents of another, whole or not at all, in an era beyond all of theirs.
 
-    Raises InvalidValue when there is a file already, StoreUnavailable when it cannot be written, RecordInvalid for a damaged
-    record.
+    `ready` is called once all is written, and may raise to leave it undone. Raises InvalidValue when there is a file already,
+    StoreUnavailable when it cannot be written, RecordInvalid for a damaged record.
     """
     if path.exists():
         raise InvalidValue(f"{path} exists: a copy goes to a new store", path=str(path))
     try:
-        make_folder(path.parent)
+        make_folder(path.parent, access)
     except OSError as error:
         raise opening_failed(path, error) from None
-    with whole(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
+    with whole(path, access) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
         try:
             raw.execute("BEGIN")
             schema.create(raw, token.next_era(all_of.era, (clock or SystemClock()).now()))
@@ -68,6 +76,7 @@ def fill(path: Path, all_of: Contents, spaces: Sequence[Space[Any]], *, clock: C
                 all_of.journal,
             )
             raw.execute("COMMIT")
+            ready()
         except sqlite3.Error as error:
             raise translated(path, error) from None
 

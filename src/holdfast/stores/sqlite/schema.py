@@ -1,7 +1,7 @@
 """Tables, versions and eras of one database file.
 
-    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun), and
-              `boot <id>` (the era in which the boot began that last used the file)
+    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun), `journal`
+              (by which it knows its own cursors), and `boot <id>` (the era in which the boot began that last used the file)
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry; its revision is the row's id
     s_<space> one row a record
@@ -21,6 +21,7 @@ from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt
 from holdfast.kernel.space import Space
+from holdfast.stores.scoping import new_journal
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 from holdfast.stores.sqlite.translate import translated
 
@@ -81,7 +82,8 @@ def create(connection: sqlite3.Connection, era: int) -> None:
     """Make the tables of a new file, inside a transaction. Its tokens start at the era."""
     for statement in _TABLES:
         connection.execute(statement)
-    connection.executemany("INSERT INTO meta (name, number) VALUES (?, ?)", [("revision", token.first(era)), ("era", era)])
+    numbers = [("revision", token.first(era)), ("era", era), ("journal", new_journal())]
+    connection.executemany("INSERT INTO meta (name, number) VALUES (?, ?)", numbers)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
 
@@ -111,8 +113,21 @@ def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> No
     """
     era = begin_era(connection, clock)
     connection.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+    if not journal_number(connection):
+        begin_journal(connection)
     connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
     connection.execute("INSERT INTO meta (name, number) VALUES (?, ?)", (f"boot {boot_id}", era))
+
+
+def journal_number(connection: sqlite3.Connection) -> int:
+    """By which the journal knows its own cursors; 0 for that of a file from before there were such numbers."""
+    found = connection.execute("SELECT number FROM meta WHERE name = 'journal'").fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def begin_journal(connection: sqlite3.Connection) -> None:
+    """From here on, cursors given before are another journal's. Inside a transaction."""
+    connection.execute("INSERT OR REPLACE INTO meta (name, number) VALUES ('journal', ?)", (new_journal(),))
 
 
 def last_era(connection: sqlite3.Connection) -> int:

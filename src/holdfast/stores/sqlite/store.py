@@ -20,7 +20,7 @@ from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
-from holdfast.stores.scoping import Plan, check_keys, check_limit, places_of, plan_of, storable
+from holdfast.stores.scoping import Plan, check_keys, check_limit, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import database as database_
 from holdfast.stores.sqlite import journal, schema
@@ -214,11 +214,10 @@ class SqliteStore:
         """The entries of both files, merged by time; the cursor is a place in each."""
         self._check_open()
         check_limit(limit)
-        places = places_of(cursor, 2)
         files = [self.durable]
         if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
-        return journal.read(files, self.namespace, places, limit, reverse=reverse)
+        return journal.read(files, self.namespace, cursor, limit, reverse=reverse)
 
     def close(self) -> None:
         if self._closed:

@@ -8,12 +8,12 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import access_like, make_folder
+from holdfast.access import Access, access_like, make_folder
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
@@ -51,15 +51,19 @@ def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
     return found
 
 
-def backup(store: SqliteStore, target: Path) -> None:
+def backup(store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None) -> None:
     """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no writer.
 
-    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written.
+    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the target exists,
+    StoreUnavailable when it cannot be written.
     """
     if os.path.lexists(target):
         raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
     with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
         _copy(connection.raw, temporary)
+        if complete is not None:
+            with closing(sqlite3.connect(temporary)) as raw, raw:
+                complete(raw)
 
 
 def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
@@ -164,7 +168,7 @@ def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
         def work() -> None:
-            _begin_era(prepared, clock, schema.last_era(connection.raw))
+            _begin_era(prepared, clock, schema.last_era(connection.raw), schema.journal_number(connection.raw))
             faults.reach("sqlite.restore.before")
             with closing(sqlite3.connect(prepared)) as source:
                 source.backup(connection.raw, progress=in_time, sleep=0.05)
@@ -181,7 +185,7 @@ def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
         users.be_alone()
         with _temporary(path) as prepared:
             _copy(backup_, prepared)
-            _begin_era(prepared, clock, _era_of_remains(path))
+            _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
             faults.reach("sqlite.restore.before")
             _set_aside(path)
             # An old log must be gone before the new database is there: SQLite would play it into it.
@@ -205,12 +209,15 @@ def _era_of_remains(path: Path) -> int:
     return 0
 
 
-def _begin_era(prepared: Path, clock: Clock, known: int) -> None:
-    """Bring a private copy into a new era, and make it last."""
+def _begin_era(prepared: Path, clock: Clock, known: int, journal: int | None) -> None:
+    """Bring a private copy into a new era, and make it last. Unless the store in place has the same `journal`, or it cannot be
+    told (None), its cursors are not to be taken for those of the store that the backup was made of."""
     with closing(sqlite3.connect(prepared, isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         era = schema.begin_era(raw, clock, known=known)
         raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        if journal is not None and journal != schema.journal_number(raw):
+            schema.begin_journal(raw)
         raw.execute("COMMIT")
     _sync(prepared)
 
@@ -233,9 +240,9 @@ def _copy(source: sqlite3.Connection, target: Path) -> None:
 
 
 @contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def whole(target: Path, access: Access | None = None) -> Iterator[Path]:
     """A temporary file that takes the target's name at the end, synced, unless the block raises."""
-    with _temporary(target) as temporary:
+    with _temporary(target, access) as temporary:
         yield temporary
         try:
             _sync(temporary)
@@ -248,11 +255,11 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _temporary(beside: Path) -> Iterator[Path]:
-    """An empty file beside another, for whom that is if it is there, removed at the end."""
+def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
+    """An empty file beside another, for whom that is if it is there and nobody else is named, removed at the end."""
     temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
     try:
-        make_empty(temporary, access_like(beside))
+        make_empty(temporary, access or access_like(beside))
     except OSError as error:
         raise opening_failed(beside, error) from None
     try:

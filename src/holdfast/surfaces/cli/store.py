@@ -69,9 +69,10 @@ def restore(file: Path, as_json: bool) -> None:
 @click.argument("target", metavar="TO")
 @_json_option
 def copy(source: str, target: str, as_json: bool) -> None:
-    """Copy everything in the store FROM to the new store TO: sqlite:PATH or postgresql://...
+    """Copy everything in the store FROM to the new store TO: sqlite:PATH, files:DIR or postgresql://...
 
-    Tokens stay as they are, and TO gives only greater ones. Stop whoever writes to FROM first, and let them use TO after it.
+    Tokens stay as they are, and TO gives only greater ones. The queues of gateways come along. Stop gateways, and whoever else
+    writes to FROM, first, and let them use TO after it.
     """
     copied = Upkeep(load_settings(store=source)).copy(target)
     said = "\n".join(f"{number} of {name}" for name, number in copied.items() if number) or "nothing but an era"

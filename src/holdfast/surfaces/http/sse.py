@@ -14,6 +14,9 @@ from holdfast.kernel.store import BEGINNING, Batch, Entry, Store
 from holdfast.surfaces.http.changes import Changes
 
 _BEGIN = "0"
+_BEGUN_ANEW = (
+    b'event: journal.begun_anew\ndata: {"why":"the last id is of another journal: all entries of this one follow"}\n\n'
+)
 
 
 def event_id(cursor: str, revision: int = 0) -> str:
@@ -42,6 +45,12 @@ async def events(store: Store, changes: Changes, given: str | None, wanted: Call
     else:
         cursor, revision = place_of(given)
     yield b": events\n\n"
+    try:
+        await asyncio.to_thread(store.journal, cursor, limit=1)
+    except InvalidValue:
+        # The store is another now, a copy of the one that gave the id: a client is told that entries come again.
+        cursor, revision = BEGINNING, 0
+        yield _BEGUN_ANEW
     while not changes.closed:
         mark = changes.mark
         batch = await asyncio.to_thread(store.journal, cursor)

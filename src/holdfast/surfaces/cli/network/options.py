@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from holdfast.domains.network.address import JOB_TYPES
+from holdfast.kernel.settings import JOB_TYPES
 from holdfast.surfaces.cli.locks.options import F, by_option, ttl_option
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import moment

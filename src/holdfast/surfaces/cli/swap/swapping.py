@@ -113,11 +113,19 @@ def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
 
 def _load(swap: Swap, child: Child, passing: Passing) -> int:
     passing.deliver = child.pass_on
+    swap.when_lost(lambda: _stop(child))
     child.begin({"HOLDFAST_SWAP_RECIPE": swap.recipe, "HOLDFAST_SWAP_TOKEN": str(swap.token)})
     status = child.wait()
     # What comes from here on must not interrupt the end of the swap.
     passing.deliver = drop
+    if swap.lost.is_set():
+        swap.check()
     if status:
         swap.fail(f"the command's exit status was {status}")
         remark(f"{swap.recipe} was not loaded: the command's exit status was {status}. The current recipe has not changed")
     return status
+
+
+def _stop(child: Child) -> None:
+    remark("the swap is lost: its session with the database has ended. The command is sent SIGTERM")
+    child.send(signal.SIGTERM)
