@@ -105,7 +105,7 @@ def _sent(agent: str, request: dict[str, Any]) -> Sent:
         epoch=request["epoch"],
         answer=(request.get("result") or {}).get("text"),
         error_code=request.get("error_code") or None,
-        error=request.get("error") or request.get("error_detail") or None,
+        error=request.get("error_detail") or None,
         next="" if over else "request_status with this request_id, and wait_s to wait for the answer",
     )
 
