@@ -1,7 +1,7 @@
 """An agent: the official client, over stdio, with a real `holdfast mcp` at its other end."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -73,19 +73,21 @@ class Agents:
         self._portal = portal
         self._stack = stack
 
-    def __call__(self, label: str | None, *more: str, before: tuple[str, ...] = ()) -> Agent:
+    def __call__(self, label: str | None, *more: str, **how: Any) -> Agent:
         """Begin one; it goes with the others at the end."""
-        return self._stack.enter_context(self.passing(label, *more, before=before))
+        return self._stack.enter_context(self.passing(label, *more, **how))
 
     @contextmanager
-    def passing(self, label: str | None, *more: str, before: tuple[str, ...] = ()) -> Iterator[Agent]:
-        """One for the time of a block; then the client closes its end."""
+    def passing(
+        self, label: str | None, *more: str, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+    ) -> Iterator[Agent]:
+        """One for the time of a block, begun by the command `before` it; then the client closes its end."""
         named = () if label is None else ("--as", label)
         first, *rest = [*before, *ENTRY, "mcp", *named, *more]
-        environment = {"HOLDFAST_STORE": self.store, "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        own = {"HOLDFAST_STORE": self.store, "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
         if "PYTHONPATH" in os.environ:
-            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        parameters = StdioServerParameters(command=first, args=rest, env=environment, cwd=self.folder)
+            own["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        parameters = StdioServerParameters(command=first, args=rest, env={**own, **(environment or {})}, cwd=self.folder)
         with self.log.open("a") as log:
             client = Client(stdio_client(parameters, errlog=log))
             with self._portal.wrap_async_context_manager(client):

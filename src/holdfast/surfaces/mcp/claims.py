@@ -46,6 +46,12 @@ C = TypeVar("C")
 _log = logging.getLogger("holdfast.mcp")
 
 
+def unknown(error: HoldfastError) -> Notice:
+    """What is told while the store does not answer."""
+    words = f"it is not known whether you still have what you had: {error.message}"
+    return Notice(kind="store_unavailable", handle="", message=words)
+
+
 class Hand:
     """What this process has in hand. For several threads at once."""
 
@@ -126,14 +132,14 @@ class Hand:
         return freed
 
     def notices(self) -> tuple[Notice, ...]:
-        """What is pending for the agent. What the store cannot say now is said to be unknown."""
+        """What is pending for the agent, as far as the store can say."""
         found: list[Notice] = []
-        for claim in self.claims():
-            try:
+        try:
+            for claim in self.claims():
                 found += claim.notices()
-            except Unavailable as error:
-                words = f"it is not known whether you still have it: {error.message}"
-                found.append(Notice(kind="store_unavailable", handle=claim.handle, message=words))
+        except Unavailable as error:
+            # The others are not asked about: each would wait for the store as long again.
+            found.append(unknown(error))
         return tuple(found)
 
     def close(self) -> None:

@@ -43,10 +43,9 @@ def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> I
 
 
 def agent_above(hf: Holdfast) -> Agent | None:
-    """The agent that this process belongs to: the one whose own process is above it; of several, the nearest."""
-    ancestors = hf.processes.ancestors()
+    """The agent that this process belongs to: the one whose own process is this or above it; of several, the nearest."""
     named = [agent for agent in hf.agents.list_agents(fresh=True, damaged=[]) if agent.holder is not None]
-    for process in ancestors:
+    for process in (hf.processes.current(), *hf.processes.ancestors()):
         for agent in named:
             if agent.holder is not None and same_process(agent.holder, process):
                 return agent

@@ -11,10 +11,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
-from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, NotFound
+from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, NotFound, StoreUnavailable
 from holdfast.kernel.limits import MCP_CALLS_MAX
 from holdfast.surfaces.mcp.answers import Notice
-from holdfast.surfaces.mcp.claims import Hand
+from holdfast.surfaces.mcp.claims import Hand, unknown
 from holdfast.surfaces.mcp.lines import standard_input
 from holdfast.surfaces.mcp.results import answered, bug, refused
 from holdfast.surfaces.mcp.stopping import Call
@@ -64,6 +64,8 @@ class Desk:
             answer = tool.call(self._hand, tool.arguments(given), call)
             failed = False
             return answered(answer, self._pending())
+        except StoreUnavailable as error:
+            return refused(error, (unknown(error),))
         except HoldfastError as error:
             return refused(error, self._pending())
         except Exception as error:  # noqa: BLE001 - the model is told, and the server goes on
@@ -75,7 +77,7 @@ class Desk:
         try:
             return self._hand.notices()
         except HoldfastError as error:
-            return (Notice(kind="store_unavailable", handle="", message=error.message),)
+            return (unknown(error),)
 
 
 def serve(hand: Hand) -> None:
