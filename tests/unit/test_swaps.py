@@ -489,3 +489,24 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: W
         assert marker(world) is not None
     assert world.current() == "C"
     assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+
+
+@pytest.mark.parametrize("behind", ["work", "a swap"])
+def test_a_swap_that_is_stopped_leaves_nothing_behind(world: World, behind: str) -> None:
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    other = world.process(2)
+    if behind == "work":
+        other.register("tuning", "qwen")
+        swapping = Swapping(world.workflows, "llama", stop_fd=stop_fd)
+        os.eventfd_write(stop_fd, 1)
+        assert isinstance(swapping.ended().error, LockTimeout)
+        assert world.workflows.swap_status().marker is None
+    else:
+        with other.swap("qwen", timeout_s=PATIENCE_S):
+            swapping = Swapping(world.workflows, "llama", stop_fd=stop_fd)
+            os.eventfd_write(stop_fd, 1)
+            assert isinstance(swapping.ended().error, LockTimeout)
+        current = world.workflows.swap_status().current
+        assert current is not None
+        assert current.recipe == "qwen"
+    os.close(stop_fd)

@@ -30,7 +30,7 @@ _NEXT: Sequence[tuple[type[HoldfastError], str]] = (
     (Full, "release what you do not need, or wait for your other calls, then call again"),
     (EAgain, "wait a little, then call again"),
     (Refused, "look with status at what stands in the way"),
-    (Unavailable, "call again in a moment; what you hold is kept as long as this session lives"),
+    (Unavailable, "call again in a moment; what you hold is kept as long as this connection lives"),
     (Corrupt, "do not work around it: tell a person"),
     (HoldfastError, "tell a person"),
 )

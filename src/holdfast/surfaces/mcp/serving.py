@@ -28,7 +28,7 @@ INSTRUCTIONS = (
     "file, a GPU), acquire it by name, and release it when done. Take work with claim_job and end it with report_job. Every "
     "answer has `pending`: read it first. It tells when something was taken from you, when your turn has come, and when you "
     "are asked to yield. No call waits longer than 25 s; call wait with the handle to go on, your place is kept. All you hold "
-    "ends with this session."
+    "ends with this connection."
 )
 
 

@@ -105,7 +105,7 @@ def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
     return JobAnswer(
         job=job_view(job),
         handle=job_handle(job.job_id),
-        next="do it, then report_job with completed or error; it is put back when this session ends",
+        next="do it, then report_job with completed or error; it is put back when this connection ends",
     )
 
 
