@@ -31,11 +31,17 @@ def agents(tmp_path: Path) -> Iterator[Agents]:
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """One that nothing is left in the hand of."""
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Agents that stay from test to test."""
     folder = tmp_path_factory.mktemp("mcp")
     with agents_on(f"sqlite:{folder}/s.sqlite", folder) as made:
-        yield made("a")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(lasting: Agents) -> Agent:
+    """One that nothing is left in the hand of."""
+    return lasting("tmux:claude-a", "--queue", "q1", "--queue", "q2")
 
 
 # --- what a client is told of the tools ---
@@ -105,9 +111,9 @@ def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
     assert agent.call("status", job_id=job_id)["job"]["status"] == "pending"
 
 
-def test_handles_are_bounded_and_so_are_calls(agents: Agents) -> None:
-    a, b = agents("a"), agents("b")
-    a.call("acquire", names=["x"])
+def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> None:
+    b = lasting("b")
+    held = agent.call("acquire", names=["x"])
     handles = [b.call("acquire", names=[f"n{number}"])["handle"] for number in range(MCP_HANDLES_MAX - 1)]
     waiting = b.call("acquire", names=["x"])["handle"]
     with pytest.raises(ToolError) as refused:
@@ -124,13 +130,14 @@ def test_handles_are_bounded_and_so_are_calls(agents: Agents) -> None:
         with suppress(CancelledError, ToolError):
             call.result(30)
     assert b.call("wait", handle=waiting, wait_s=0)["state"] == "waiting"
+    agent.call("release", handle=held["handle"])
 
 
 # --- who the caller is ---
 
 
-def test_the_label_is_what_the_operator_says(agents: Agents) -> None:
-    me = agents("tmux:claude-a", "--queue", "q1", "--queue", "q2").call("whoami")
+def test_the_label_is_what_the_operator_says(agents: Agents, agent: Agent) -> None:
+    me = agent.call("whoami")
     assert (me["label"], me["queues"]) == ("tmux:claude-a", ["q1", "q2"])
     assert agents(None, environment={"HOLDFAST_ACTOR": "of/the environment"}).call("whoami")["label"] == "of/the environment"
     assert agents(None).call("whoami")["label"] == "mcp"
@@ -149,12 +156,11 @@ def test_it_knows_the_agent_that_it_belongs_to(agents: Agents) -> None:
     assert [(one["agent_id"], one["process"]) for one in found] == [(me["agent_id"], "alive")]
 
 
-def test_the_journal_names_the_process_that_acted(agents: Agents) -> None:
-    a = agents("a")
-    a.call("create_job", prompt="p", queue="q")
-    with holdfast.connect(agents.store) as hf:
+def test_the_journal_names_the_process_that_acted(lasting: Agents, agent: Agent) -> None:
+    agent.call("create_job", prompt="p", queue="q")
+    with holdfast.connect(lasting.store) as hf:
         actors = {entry.actor for batch in hf.log.since() for entry in batch.entries if entry.kind == "job.registered"}
-    assert actors == {a.call("whoami")["by"]}
+    assert actors == {agent.call("whoami")["by"]}
 
 
 # --- standard input and output ---
@@ -267,3 +273,26 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path:
     said = CommandLine(tmp_path)("mcp", "--store", "postgresql://nobody@/nothing?host=/nonexistent")
     assert said.status == 6
     assert said.out == ""
+
+
+def test_without_an_input_it_says_so(tmp_path: Path) -> None:
+    said = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite").shell("holdfast mcp <&-")
+    assert (said.status, said.out) == (2, "")
+    assert "standard input is closed" in said.err
+
+
+@pytest.mark.timeout(120)
+def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: Path) -> None:
+    with running() as server:
+        url = server.database()
+        with agents_on(url, tmp_path) as agents, agents.passing("a") as a:
+            death = os.pidfd_open(a.pid)
+            for number in range(5):
+                assert a.call("acquire", names=[f"n{number}"], wait_s=25)["state"] == "held"
+            server.stop()
+        assert select.select([death], [], [], 0)[0]
+        os.close(death)
+        server.start()
+        with holdfast.connect(url) as hf:
+            # Its death is seen by whoever asks.
+            hf.locks.acquire([f"n{number}" for number in range(5)], by="next", timeout_s=20).release()

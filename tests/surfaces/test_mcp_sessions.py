@@ -256,10 +256,22 @@ def _dead(pidfd: int) -> bool:
 
 
 def test_two_agents_of_one_label_keep_each_other_out(crowd: Crowd) -> None:
-    a, twin = crowd.a, crowd.agents("a")
+    a = crowd.a
     assert a.call("acquire", names=["x"])["state"] == "held"
-    assert twin.call("acquire", names=["x"])["state"] == "waiting"
+    with crowd.agents.passing("a") as twin:
+        assert twin.call("acquire", names=["x"])["state"] == "waiting"
     again = a.call("acquire", names=["x"])
     assert (again["state"], again["reentered"]) == ("held", True)
     assert a.call("release", handle=again["handle"])["released"] is False
-    assert len(twin.call("whoami")["holdings"]) == 1
+    assert held_by(crowd.hf, "x") == ["a"]
+
+
+def test_a_lock_with_a_time_to_live_ends_and_is_told(crowd: Crowd) -> None:
+    hf, a, b = crowd.hf, crowd.a, crowd.b
+    lock = a.call("acquire", names=["x"], ttl_s=0.5)
+    assert b.call("acquire", names=["x"], wait_s=25)["state"] == "held"
+    assert a.pending() == {lock["handle"]: "lease_lost"}
+    with pytest.raises(ToolError) as gone:
+        a.call("wait", handle=lock["handle"])
+    assert gone.value.code == "lease_lost"
+    assert held_by(hf, "x") == ["b"]

@@ -1,5 +1,7 @@
 """`holdfast mcp`: the tools of agents, over standard input and output."""
 
+import sys
+
 import click
 from msgspec.structs import replace
 
@@ -26,6 +28,8 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     What the agent holds is this process's: its locks, jobs, recipes and swaps end with it, however it ends. Standard output
     belongs to the protocol; logs go to stderr.
     """
+    if sys.stdin is None:
+        raise InvalidValue("standard input is closed, and the client speaks there: start it from an MCP client")
     # Here, so that no other command loads the SDK.
     try:
         from holdfast.surfaces.mcp.serving import serve

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from holdfast.kernel.errors import HoldfastError, Unavailable
+from holdfast.kernel.errors import HoldfastError
 from holdfast.surfaces.mcp.stopping import Call, Stop
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Pursuit(Generic[T]):
             self.error = error
         except Exception as error:  # noqa: BLE001 - told to whoever waits for it
             _log.exception("a wait ended in a bug")
-            self.error = Unavailable(f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
+            self.error = HoldfastError(f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
         self._stop.close()
         with self._mutex:
             self.done = True

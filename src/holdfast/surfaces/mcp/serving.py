@@ -1,7 +1,9 @@
 """The server: one client, over standard input and output, until it goes or a signal comes."""
 
+import logging
 import os
 import signal
+import threading
 from typing import IO, Any, cast
 
 import anyio
@@ -12,7 +14,7 @@ from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
 from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, NotFound, StoreUnavailable
-from holdfast.kernel.limits import MCP_CALLS_MAX
+from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
 from holdfast.surfaces.mcp.answers import Notice
 from holdfast.surfaces.mcp.claims import Hand, unknown
 from holdfast.surfaces.mcp.lines import standard_input
@@ -21,6 +23,8 @@ from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
 
+EXIT_FAULT = 70
+_log = logging.getLogger("holdfast.mcp")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 INSTRUCTIONS = (
@@ -83,12 +87,16 @@ class Desk:
 def serve(hand: Hand) -> None:
     """Serve until the client closes its end, or a signal comes; then let go of everything, in order, and end the process.
 
-    The process ends by itself here, since threads that wait for another agent's answer would hold it up.
+    The process ends here, and does not return: threads that wait for another agent's answer would hold it up.
     """
+    status = EXIT_DONE
     try:
         anyio.run(_serve, hand)
+    except BaseException:  # noqa: BLE001 - the process ends here, and its log says why
+        _log.exception("the server ended by a fault")
+        status = EXIT_FAULT
     finally:
-        _end(hand)
+        _end(hand, status)
 
 
 async def _serve(hand: Hand) -> None:
@@ -112,13 +120,20 @@ async def _heed_signals(hand: Hand) -> None:
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
         async for _ in signals:
             # Not by cancelling: the thread that reads would not notice before the client writes.
-            await to_thread.run_sync(_end, hand)
+            await to_thread.run_sync(_end, hand, EXIT_DONE)
 
 
-def _end(hand: Hand) -> None:
-    hand.close()
-    hand.hf.close()
-    os._exit(EXIT_DONE)
+def _end(hand: Hand, status: int) -> None:
+    """Let go of everything and end. A store that does not answer is not waited for: the end of the process does it too."""
+
+    def let_go() -> None:
+        hand.close()
+        hand.hf.close()
+
+    letting_go = threading.Thread(target=let_go, name="holdfast-end", daemon=True)
+    letting_go.start()
+    letting_go.join(MCP_CLOSE_S)
+    os._exit(status)
 
 
 def _tool(name: str) -> Tool:

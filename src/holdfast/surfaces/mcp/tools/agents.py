@@ -5,19 +5,25 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.agents import Agent
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import HoldfastError, InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import probe
 from holdfast.kernel.limits import ID_CHARS_MAX, MCP_LIST_MAX, PROMPT_BYTES_MAX
 from holdfast.surfaces.mcp.answers import AgentView, Found, Sent
 from holdfast.surfaces.mcp.claims import Hand
+from holdfast.surfaces.mcp.pursuit import Pursuit
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool, WaitS
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="An agent's name or id.")]
 Prompt = Annotated[str, Meta(min_length=1, max_length=PROMPT_BYTES_MAX, description="What to say to the agent.")]
 Key = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="The same key again is the same request.")]
+
+
+_ANSWER_S = 15.0
+"""Beyond the wait itself: a gateway that begins anew is asked more than once."""
 
 
 class FindArguments(Plain, frozen=True, kw_only=True):
@@ -65,14 +71,24 @@ def send_request(hand: Hand, asked: SendArguments, call: Call) -> Sent:
     else:
         sent = gateway.prompt(asked.prompt, idempotency_key=asked.idempotency_key)
         call.undo_by(lambda: _cancel(hand, asked.agent, sent["request_id"]))
-    if asked.wait_s > 0:
-        sent = gateway.request(sent["request_id"], wait_s=asked.wait_s)
-    return _sent(asked.agent, sent)
+    return _sent(asked.agent, sent if asked.wait_s <= 0 else _waited(gateway, sent["request_id"], asked.wait_s, call))
 
 
 def request_status(hand: Hand, asked: RequestArguments, call: Call) -> Sent:
     """How far a request has got."""
-    return _sent(asked.agent, hand.hf.gateway(asked.agent).request(asked.request_id, wait_s=asked.wait_s))
+    return _sent(asked.agent, _waited(hand.hf.gateway(asked.agent), asked.request_id, asked.wait_s, call))
+
+
+def _waited(gateway: GatewayClient, request_id: str, wait_s: float, call: Call) -> dict[str, Any]:
+    """The request when it has ended, or the time is over. In a thread, as an answer that is under way cannot be ended: whoever
+    takes the call back does not wait for it."""
+    pursuit = Pursuit(lambda _: gateway.request(request_id, wait_s=wait_s), ended=lambda: None)
+    if not pursuit.wait(wait_s + _ANSWER_S, call):
+        raise Unavailable(f"the gateway of {gateway.agent} takes too long to answer: ask again", agent=gateway.agent)
+    if pursuit.error is not None:
+        raise pursuit.error
+    assert pursuit.found is not None
+    return pursuit.found
 
 
 def _cancel(hand: Hand, agent: str, request_id: str) -> None:
