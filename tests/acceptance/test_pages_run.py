@@ -21,7 +21,7 @@ import pytest
 from tests.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md", "mcp.md"]
 WITH_TMUX = {"agents.md", "gateway.md"}
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
@@ -80,7 +80,8 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[
         if block.kind == "python":
             program += [""] * (block.line - 1 - len(program)) + block.text.split("\n")
     assert program
-    script = tmp_path / page.replace(".md", ".py")
+    # Not under the bare name, which may be that of a module that it imports.
+    script = tmp_path / page.replace(".md", "_page.py")
     script.write_text("\n".join(program))
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],

@@ -1,6 +1,7 @@
 """What the locks tell: journal, statistics, status, explanation and graph; and what they refuse to be told."""
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -627,3 +628,38 @@ def test_closing_releases_nothing(world: World) -> None:
     locks.close()
     assert world.locks.try_acquire("a", by="other") is None
     world.locks.check_token("a", grant.token)
+
+
+def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(world: World, locks: Locks) -> None:
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    held = locks.acquire("a", by="holder")
+    waiter = Waiter(lambda waits: locks.try_acquire("a", by="stopped", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    behind = world.line_up("a", by="behind")
+    os.eventfd_write(stop_fd, 1)
+    assert waiter.result() is None
+    os.close(stop_fd)
+    assert [one.by for one in locks.status("a").queue] == ["behind"]
+    told = [entry for batch in world.journal.since() for entry in batch.entries]
+    assert ("lock.withdrawn", "a", "stopped") in brief(told)
+    assert "lock.timed_out" not in [entry.kind for entry in told]
+    assert locks.statistics()["a"].timeouts == 0
+    locks.release(held)
+    behind.result().release()
+
+
+def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_is_back() -> None:
+    clock = ManualClock()
+    store = Failing(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    world.locks.acquire("a", by="holder")
+    waiter = Waiter(lambda waits: world.locks.try_acquire("a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    store.down = True
+    os.eventfd_write(stop_fd, 1)
+    with pytest.raises(StoreUnavailable):
+        waiter.result()
+    store.down = False
+    world.locks._tick()
+    assert world.locks.status("a").queue == ()
+    os.close(stop_fd)
+    world.close()

@@ -113,3 +113,16 @@ def test_a_process_that_is_hidden_is_unknown_not_dead(sleeper: "subprocess.Popen
     sleeper.kill()
     sleeper.wait()
     assert probe(holder, hiding, embedded=True) is Liveness.DEAD
+
+
+def test_the_processes_above_are_known_parent_first() -> None:
+    script = (
+        "import os\nfrom holdfast.adapters.procfs import Procfs\n"
+        "print(os.getppid(), *(one.pid for one in Procfs().ancestors()))"
+    )
+    shell = ["bash", "-c", f'echo $$; "{sys.executable}" -c "$1"; exit $?', "bash", script]
+    done = subprocess.run(shell, capture_output=True, text=True, check=True, timeout=60)
+    shell_pid, parent, first, second, *_ = done.stdout.split()
+    assert (parent, first, second) == (shell_pid, shell_pid, str(os.getpid()))
+    me = Procfs().current()
+    assert me not in Procfs().ancestors()

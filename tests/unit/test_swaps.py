@@ -533,3 +533,24 @@ def test_one_that_yields_late_has_yielded(world: World) -> None:
         pass
     assert seen[-2:] == [Preempt.IGNORED, Preempt.YIELDED]
     assert world.events().count("preempt_ignored") == 1
+
+
+@pytest.mark.parametrize("behind", ["work", "a swap"])
+def test_a_swap_that_is_stopped_leaves_nothing_behind(world: World, behind: str) -> None:
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    other = world.process(2)
+    if behind == "work":
+        other.register("tuning", "qwen")
+        swapping = Swapping(world.workflows, "llama", stop_fd=stop_fd)
+        os.eventfd_write(stop_fd, 1)
+        assert isinstance(swapping.ended().error, LockTimeout)
+        assert world.workflows.swap_status().marker is None
+    else:
+        with other.swap("qwen", timeout_s=PATIENCE_S):
+            swapping = Swapping(world.workflows, "llama", stop_fd=stop_fd)
+            os.eventfd_write(stop_fd, 1)
+            assert isinstance(swapping.ended().error, LockTimeout)
+        current = world.workflows.swap_status().current
+        assert current is not None
+        assert current.recipe == "qwen"
+    os.close(stop_fd)

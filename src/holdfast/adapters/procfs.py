@@ -12,6 +12,7 @@ from holdfast.kernel.holder import Holder, Place, Sighting
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STAT_BYTES_MAX = 4096
+_ANCESTORS_MAX = 64
 
 
 class Procfs:
@@ -66,6 +67,19 @@ class Procfs:
             start_ticks=seen.start_ticks,
             label=label,
         )
+
+    def ancestors(self) -> list[Holder]:
+        """The processes above this one, its parent first, as far as they can be seen."""
+        found: list[Holder] = []
+        pid = os.getppid()
+        while pid > 0 and len(found) < _ANCESTORS_MAX:
+            try:
+                found.append(self.of(pid))
+                stat = Path(self._root, str(pid), "stat").read_bytes()
+            except (NotFound, OSError):
+                break
+            pid = int(stat.rpartition(b")")[2].split()[1])
+        return found
 
     def catches(self, pid: int, signal_number: int) -> bool:
         """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""

@@ -269,3 +269,24 @@ SIGNAL_PATH_BYTES_MAX = 1024
 
 SIGNAL_BYTES_MAX = 4096
 """Most of a signal file that is read to see whose it is."""
+
+MCP_WAIT_MAX_S = 25.0
+"""Longest that one call of a tool waits: clients give up on a call after 30 s or more."""
+
+MCP_HANDLES_MAX = 64
+"""Most that one agent has in hand over MCP, held or waited for. Each that waits is a thread."""
+
+MCP_CALLS_MAX = 64
+"""Most calls of one agent at a time; the next is refused."""
+
+MCP_UNTOLD_S = 120.0
+"""How long a lock, or a swap, is kept for an agent that has not come back to hear that its turn has come."""
+
+MCP_LINE_BYTES_MAX = 1 << 20
+"""Longest message that is read from a client. The longest prompt fits, also with much of it escaped."""
+
+MCP_CLOSE_S = 1.5
+"""How long letting go takes at most when the client goes: it kills a server that is still there after 2 s."""
+
+MCP_LIST_MAX = 100
+"""Most agents that one call lists: a model reads all of it."""

@@ -252,6 +252,7 @@ class Workflows:
         timeout_s: float = SWAP_TIMEOUT_S,
         policy: Policy | str = Policy.WAIT,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> Swap:
         """A swap to a recipe, for the time of a `with` block in which it is loaded.
 
@@ -261,13 +262,23 @@ class Workflows:
 
         At the beginning raises LockTimeout when another swap or running work did not end within `timeout_s`, Held when it is
         refused by policy; at the end LeaseLost when the swap lock was lost meanwhile, and nothing has changed. `on_wait` is
-        told who is in the way when a wait begins, and when that changes.
+        told who is in the way when a wait begins, and when that changes. When the descriptor `stop_fd` becomes readable, the
+        wait ends as if its time were over.
         """
         check_label(recipe, "recipe")
         _seconds(grace_s, "grace_s")
         _seconds(timeout_s, "timeout_s")
         me = self._room.processes.current(self._label)
-        return Swap(self._room, recipe, me, grace_s=grace_s, timeout_s=timeout_s, policy=_policy(policy), on_wait=on_wait)
+        return Swap(
+            self._room,
+            recipe,
+            me,
+            grace_s=grace_s,
+            timeout_s=timeout_s,
+            policy=_policy(policy),
+            on_wait=on_wait,
+            stop_fd=stop_fd,
+        )
 
     def reconcile_swap_marker(self) -> Reconciled:
         """Clear the marker of a swap that nobody stands behind; say what was cleared, or which swap lives."""

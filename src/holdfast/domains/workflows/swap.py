@@ -55,6 +55,7 @@ class Swap:
         timeout_s: float,
         policy: Policy,
         on_wait: OnWait | None,
+        stop_fd: int | None = None,
     ) -> None:
         self.recipe = recipe
         self._room = room
@@ -64,6 +65,7 @@ class Swap:
         self._timeout_s = timeout_s
         self._policy = policy
         self._on_wait = on_wait
+        self._stop_fd = stop_fd
         self._told: list[tuple[str, int, Preempt | None]] = []
         self._late: set[int] = set()
         self._token = 0
@@ -142,7 +144,7 @@ class Swap:
                 raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
             self._tell([] if in_the_way is None else [in_the_way])
             with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
-                watch.wait(ears, self._deadline.left_s())
+                self._sleep(watch, ears, self._deadline.left_s())
 
     def _mark(self, change: Change) -> SwapMarker | None:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
@@ -181,7 +183,13 @@ class Swap:
             self._tell(conflicts)
             patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
             with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
-                watch.wait(ears, earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)))
+                limit_s = earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts))
+                self._sleep(watch, ears, limit_s)
+
+    def _sleep(self, watch: Watch, ears: Listener, limit_s: float | None) -> None:
+        """Until something has changed; when whoever swaps does not want to any more, its time is over."""
+        if watch.wait(ears, limit_s, stop_fd=self._stop_fd):
+            self._deadline = Deadline(0)
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
         """Ask those to yield who may, and note who has not in time; return all that are in the way."""

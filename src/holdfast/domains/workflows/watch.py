@@ -37,10 +37,13 @@ class Watch:
         for fd in self._fds:
             os.close(fd)
 
-    def wait(self, ears: Listener, timeout_s: float | None) -> None:
-        """Sleep until a process dies, a notice comes or the time is over; not at all if one is dead already."""
-        if not self._too_late:
-            ears.wait(timeout_s, also=self._fds)
+    def wait(self, ears: Listener, timeout_s: float | None, *, stop_fd: int | None = None) -> bool:
+        """Sleep until a process dies, a notice comes or the time is over; not at all if one is dead already. True when the
+        descriptor `stop_fd` became readable: whoever waits is to give up."""
+        if self._too_late:
+            return False
+        stops = [] if stop_fd is None else [stop_fd]
+        return stop_fd in ears.wait(timeout_s, also=[*self._fds, *stops]).ready
 
 
 def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:

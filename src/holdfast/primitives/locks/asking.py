@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import reclaimable
-from holdfast.kernel.store import Listener
+from holdfast.kernel.store import Listener, Woken
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCKS, Hold, Outcome, Request, lock_in
 from holdfast.primitives.locks.room import Room
@@ -71,11 +71,15 @@ class Asking:
     """A request of this process, from the first question to the answer. It leaves nothing behind, however it ends; a process
     that is killed leaves what the next in line removes."""
 
-    def __init__(self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None) -> None:
+    def __init__(
+        self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None, *, stop_fd: int | None = None
+    ) -> None:
         self._room = room
         self._draft = draft
         self._deadline = deadline
         self._on_wait = on_wait
+        self._stops = [] if stop_fd is None else [stop_fd]
+        self.stopped = False
         self._vouched: set[str] = set()
         self._told_of: list[tuple[str, bool]] = []
         self._sign_of_life = Deadline(room.terms.lease_s / 3)
@@ -249,7 +253,8 @@ class Asking:
                     return self._transact(self._give_up)
                 pause_s = _SOON_S if suspects else watch.next_look_s()
                 limit_s = earliest(self._deadline.left_s(), pause_s, self._sign_of_life.left_s())
-                woken = ears.wait(limit_s, also=watch.fds)
+                woken = ears.wait(limit_s, also=[*watch.fds, *self._stops])
+                self._stop(woken)
                 watch.died(woken.ready)
                 if not woken.ready:
                     now = self._patiently(self._look, waiting, ears)
@@ -271,7 +276,13 @@ class Asking:
                 if error.fields.get("closed"):
                     raise
                 logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
-                ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
+                self._stop(ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S), also=self._stops))
+
+    def _stop(self, woken: Woken) -> None:
+        """Whoever asks does not want it any more: its time is over."""
+        if not woken.ready.isdisjoint(self._stops):
+            self.stopped = True
+            self._deadline = Deadline(0)
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
@@ -317,7 +328,10 @@ class Asking:
         if isinstance(answer, Waiting):
             if answer.request.outcome is not None:
                 return self._collect(turns)
-            turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))
+            if self.stopped:
+                turns.leave(answer.request, "lock.withdrawn")
+            else:
+                turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))
             return Over(TIMED_OUT, answer.ahead)
         return answer
 

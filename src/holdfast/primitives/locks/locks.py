@@ -119,9 +119,11 @@ class Locks(Oversight):
         ttl_s: float | None = None,
         process: Holder | ThisProcess | None = THIS_PROCESS,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> Grant | None:
-        """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all."""
-        answer = self._asked(wished(names, by, mode, timeout_s, priority, ttl_s, process), on_wait)
+        """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all. A wait also
+        ends when the descriptor `stop_fd` becomes readable: the request is withdrawn."""
+        answer = self._asked(wished(names, by, mode, timeout_s, priority, ttl_s, process), on_wait, stop_fd)
         return None if isinstance(answer, Over) else answer
 
     def hold(
@@ -247,7 +249,7 @@ class Locks(Oversight):
                 self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
                 self._counting.add_up()
 
-    def _asked(self, wish: Wish, on_wait: OnWait | None) -> Grant | Over:
+    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None = None) -> Grant | Over:
         """Get what is wished for; Over when its time passed. Raises DeadlockDetected and LeaseLost."""
         self._begin()
         if not wish.names:
@@ -257,10 +259,10 @@ class Locks(Oversight):
         try:
             grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait)
+                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait, stop_fd=stop_fd)
                 answer = asking.answer()
                 if not isinstance(answer, Given):
-                    return self._not_given(wish, answer)
+                    return self._not_given(wish, answer, stopped=asking.stopped)
                 self._remember(wish.names, contended=asking.waited)
                 grant = self._grant(request_id, wish, answer)
             self._counting.granted(grant.taken)
@@ -275,13 +277,14 @@ class Locks(Oversight):
             raise
         return grant
 
-    def _not_given(self, wish: Wish, answer: Deadlocked | Over) -> Over:
+    def _not_given(self, wish: Wish, answer: Deadlocked | Over, *, stopped: bool) -> Over:
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
         if answer.outcome != TIMED_OUT:
             raise taken_away(wish)
-        self._counting.count(wish.names, "timeouts")
+        if not stopped:
+            self._counting.count(wish.names, "timeouts")
         return answer
 
     def _quickly(self, request_id: str, wish: Wish, process: Holder | None, deadline: Deadline) -> Grant | None:

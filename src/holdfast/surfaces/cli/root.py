@@ -17,6 +17,7 @@ AREAS = {
     "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
+    "mcp": "The tools of agents, for an MCP client: locks, jobs, other agents, recipes.",
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",
     "store": "The store itself: check, backup, restore.",
     "token": "What a holder shows with its work: check.",

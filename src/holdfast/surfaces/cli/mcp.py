@@ -1,0 +1,46 @@
+"""`holdfast mcp`: the tools of agents, over standard input and output."""
+
+import sys
+
+import click
+from msgspec.structs import replace
+
+from holdfast.app import connected
+from holdfast.configuration import load_settings
+from holdfast.kernel.errors import InvalidValue
+from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.json_log import log_json_lines
+
+
+@click.command(short_help="The tools of agents, for an MCP client.")
+@click.option("--as", "label", metavar="LABEL", help="Who the agent is.  [HOLDFAST_ACTOR; the agent that runs it; mcp]")
+@click.option("--queue", "queues", multiple=True, metavar="LABEL", help="A queue it may claim jobs from; repeatable.  [--as]")
+@click.option("--log-json", is_flag=True, help="Log JSON, a line an event, to stderr.")
+@store_options
+def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
+    """Serve the tools of agents over standard input and output, for one agent, until it goes.
+
+    A client such as a coding agent starts this by itself; put this into its configuration:
+
+    \b
+        {"mcpServers": {"holdfast": {"command": "holdfast", "args": ["mcp", "--as", "claude-a"]}}}
+
+    What the agent holds is this process's: its locks, jobs, recipes and swaps end with it, however it ends. Standard output
+    belongs to the protocol; logs go to stderr.
+    """
+    if sys.stdin is None:
+        raise InvalidValue("standard input is closed, and the client speaks there: start it from an MCP client")
+    # Here, so that no other command loads the SDK.
+    try:
+        from holdfast.surfaces.mcp.serving import serve
+    except ImportError as error:
+        raise InvalidValue(f"the MCP server needs {error.name}: pip install 'holdfast[mcp]'") from None
+    from holdfast.surfaces.mcp.claims import Hand
+    from holdfast.surfaces.mcp.identity import agent_above, identify
+
+    if log_json:
+        log_json_lines()
+    settings = load_settings(store=given().store, namespace=given().namespace)
+    with connected(settings) as looking:
+        me = identify(label or settings.actor, queues, agent_above(looking))
+    serve(Hand(connected(replace(settings, actor=me.by)), me))

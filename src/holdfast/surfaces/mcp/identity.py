@@ -1,0 +1,52 @@
+"""Who the caller is: this very process, with a label for people. Nothing that a model types has a part in it."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.app import Holdfast
+from holdfast.domains.agents import Agent
+from holdfast.domains.workflows.record import same_process
+from holdfast.kernel.limits import LABEL_CHARS_MAX
+from holdfast.kernel.names import check_label
+from holdfast.primitives.locks.record import PART
+
+NAMELESS = "mcp"
+_MARK_BYTES = 4
+_NAME_CHARS_MAX = 64
+
+
+class Identity(NamedTuple):
+    """Who holds what this process takes.
+
+    `by` is of this process alone: two agents of one label keep each other out. `name` is the same as the beginning of an id.
+    """
+
+    label: str
+    by: str
+    name: str
+    queues: tuple[str, ...]
+    agent: Agent | None
+
+
+def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Identity:
+    """The identity of this process: the label given, or that of the agent it belongs to. Raises InvalidName."""
+    known = check_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
+    mark = secrets.token_hex(_MARK_BYTES)
+    # A part of a job shares its locks; a label must not make this process a part of another's.
+    whole = known.replace(PART, "_")[: LABEL_CHARS_MAX - 2 * _MARK_BYTES - 1]
+    plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in known)
+    name = f"mcp-{plain[:_NAME_CHARS_MAX]}-{os.getpid()}-{mark}"
+    served = tuple(dict.fromkeys(check_label(queue, "queue") for queue in queues)) or (known,)
+    return Identity(known, f"{whole}#{mark}", name, served, agent)
+
+
+def agent_above(hf: Holdfast) -> Agent | None:
+    """The agent that this process belongs to: the one whose own process is this or above it; of several, the nearest."""
+    named = [agent for agent in hf.agents.list_agents(fresh=True, damaged=[]) if agent.holder is not None]
+    for process in (hf.processes.current(), *hf.processes.ancestors()):
+        for agent in named:
+            if agent.holder is not None and same_process(agent.holder, process):
+                return agent
+    return None

@@ -1,0 +1,69 @@
+"""Answers and errors as the protocol carries them: structured, and the same as text for clients that know no structure."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import mcp.types as types
+from msgspec.structs import replace
+
+from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.errors import (
+    Corrupt,
+    DeadlockDetected,
+    EAgain,
+    Full,
+    HoldfastError,
+    Lost,
+    Misuse,
+    NotFound,
+    Refused,
+    Unavailable,
+)
+from holdfast.surfaces.mcp.answers import Answer, Notice
+
+_NEXT: Sequence[tuple[type[HoldfastError], str]] = (
+    (DeadlockDetected, "release what you hold, then acquire everything you need in one call"),
+    (Lost, "stop that work now: it is not yours any more. Begin anew if it is still needed"),
+    (Misuse, "mend the arguments and call again"),
+    (NotFound, "check the name: whoami lists your handles, find_agents the agents, status shows locks and jobs"),
+    (Full, "release what you do not need, or wait for your other calls, then call again"),
+    (EAgain, "wait a little, then call again"),
+    (Refused, "look with status at what stands in the way"),
+    (Unavailable, "call again in a moment; what you hold is kept as long as this connection lives"),
+    (Corrupt, "do not work around it: tell a person"),
+    (HoldfastError, "tell a person"),
+)
+
+
+def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResult:
+    """What a tool came to."""
+    whole = replace(answer, pending=pending)
+    return types.CallToolResult(content=[_text(to_json(whole))], structured_content=to_plain(whole))
+
+
+def refused(error: HoldfastError, pending: tuple[Notice, ...] = ()) -> types.CallToolResult:
+    """Why a tool failed, for the model to read: the code of the tree, the words, and what to do next."""
+    next_step = next(words for kind, words in _NEXT if isinstance(error, kind))
+    told = {
+        "error": {"code": error.code, "message": error.message, "fields": _plain(dict(error.fields)), "next": next_step},
+        "pending": to_plain(pending),
+    }
+    return types.CallToolResult(content=[_text(to_json(told))], structured_content=told, is_error=True)
+
+
+def bug(error: Exception) -> HoldfastError:
+    """What is said of what nobody expected: no more than that."""
+    logging.getLogger("holdfast.mcp").error("bug", exc_info=error)
+    return HoldfastError(f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
+
+
+def _text(content: bytes) -> types.TextContent:
+    return types.TextContent(text=content.decode())
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return to_plain(value)
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,0 +1,302 @@
+"""`holdfast mcp` itself: what it takes and refuses, who it is, what goes where, and a store that goes and comes."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, as_completed
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.kernel.limits import LABEL_CHARS_MAX, MCP_CALLS_MAX, MCP_HANDLES_MAX, MCP_LINE_BYTES_MAX, MCP_WAIT_MAX_S
+from holdfast.surfaces.mcp.tools import TOOLS
+from tests.stores.postgres_server import running
+from tests.surfaces.command import ENTRY, CommandLine
+from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    with agents_on(f"sqlite:{tmp_path}/s.sqlite", tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Agents that stay from test to test."""
+    folder = tmp_path_factory.mktemp("mcp")
+    with agents_on(f"sqlite:{folder}/s.sqlite", folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(lasting: Agents) -> Agent:
+    """One that nothing is left in the hand of."""
+    return lasting("tmux:claude-a", "--queue", "q1", "--queue", "q2")
+
+
+# --- what a client is told of the tools ---
+
+
+def test_every_tool_says_what_it_takes_and_gives(agent: Agent) -> None:
+    tools = agent.tools()
+    assert [tool.name for tool in tools] == list(TOOLS)
+    for tool in tools:
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema is not None
+        assert "pending" in tool.output_schema["properties"]
+        assert 60 < len(tool.description or "") < 400
+        # Python's own end of text is unknown to the validators of other languages.
+        assert "\\\\Z" not in json.dumps([tool.input_schema, tool.output_schema])
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        ("acquire", {}, "names"),
+        ("acquire", {"names": []}, "names"),
+        ("acquire", {"names": "x"}, "names"),
+        ("acquire", {"names": ["x"], "by": "somebody else"}, "by"),
+        ("acquire", {"names": ["x"], "wait_s": MCP_WAIT_MAX_S + 1}, "wait_s"),
+        ("acquire", {"names": ["x"], "wait_s": -1}, "wait_s"),
+        ("acquire", {"names": ["x"], "wait_s": True}, "wait_s"),
+        ("acquire", {"names": ["x"], "ttl_s": 0}, "ttl_s"),
+        ("acquire", {"names": ["x" * (LABEL_CHARS_MAX + 1)]}, "names"),
+        ("acquire", {"names": [f"n{number}" for number in range(65)]}, "names"),
+        ("claim_job", {"queue": "another agent's"}, "queue"),
+        ("create_job", {"prompt": "p", "queue": "q", "workdir": "relative"}, "workdir"),
+        ("create_job", {"prompt": "", "queue": "q"}, "prompt"),
+        ("report_job", {"job_id": "x", "outcome": "splendid"}, "outcome"),
+        ("send_request", {"agent": "x", "kind": "interrupt", "prompt": "p"}, "prompt"),
+        ("send_request", {"agent": "x"}, "prompt"),
+        ("status", {"lock": "x", "job_id": "y"}, "not both"),
+        ("yield_or_swap", {"action": "swap"}, "recipe"),
+        ("yield_or_swap", {"action": "loaded", "recipe": "r"}, "handle"),
+        ("use_recipe", {"recipe": {"$ref": "x"}}, "recipe"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(agent: Agent, tool: str, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ToolError) as refused:
+        agent.call(tool, **arguments)
+    assert refused.value.code in ("invalid_value", "invalid_name")
+    assert told in refused.value.message
+    assert agent.call("whoami")["holdings"] == []
+
+
+def test_a_tool_that_is_not_there_names_those_that_are(agent: Agent) -> None:
+    with pytest.raises(ToolError) as refused:
+        agent.call("rm_rf")
+    assert refused.value.code == "not_found"
+    assert "claim_job" in refused.value.message
+
+
+def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
+    job_id = agent.call("create_job", prompt="p", queue="elsewhere")["job"]["job_id"]
+    with pytest.raises(ToolError) as refused:
+        agent.call("report_job", job_id=job_id, outcome="completed")
+    assert refused.value.code == "not_found"
+    assert agent.call("status", job_id=job_id)["job"]["status"] == "pending"
+
+
+def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> None:
+    b = lasting("b")
+    held = agent.call("acquire", names=["x"])
+    handles = [b.call("acquire", names=[f"n{number}"])["handle"] for number in range(MCP_HANDLES_MAX - 1)]
+    waiting = b.call("acquire", names=["x"])["handle"]
+    with pytest.raises(ToolError) as refused:
+        b.call("acquire", names=["one more"])
+    assert refused.value.code == "full"
+    b.call("release", handle=handles[0])
+    assert b.call("acquire", names=["one more"])["state"] == "held"
+    calls = [b.begin("wait", handle=waiting, wait_s=25) for _ in range(MCP_CALLS_MAX + 1)]
+    refusal = next(as_completed(calls, timeout=20)).exception()
+    assert isinstance(refusal, ToolError)
+    assert refusal.code == "full"
+    for call in calls:
+        call.cancel()
+        with suppress(CancelledError, ToolError):
+            call.result(30)
+    assert b.call("wait", handle=waiting, wait_s=0)["state"] == "waiting"
+    agent.call("release", handle=held["handle"])
+
+
+# --- who the caller is ---
+
+
+def test_the_label_is_what_the_operator_says(agents: Agents, agent: Agent) -> None:
+    me = agent.call("whoami")
+    assert (me["label"], me["queues"]) == ("tmux:claude-a", ["q1", "q2"])
+    assert agents(None, environment={"HOLDFAST_ACTOR": "of/the environment"}).call("whoami")["label"] == "of/the environment"
+    assert agents(None).call("whoami")["label"] == "mcp"
+
+
+def test_a_label_does_not_make_it_a_part_of_anothers_job(agents: Agents) -> None:
+    with holdfast.connect(agents.store) as hf, hf.locks.hold("x", by="job-1"):
+        assert agents("job-1/x").call("acquire", names=["x"])["state"] == "waiting"
+
+
+def test_it_knows_the_agent_that_it_belongs_to(agents: Agents) -> None:
+    tool = ("bash", "-c", '"$@"; exit $?', "bash")
+    me = agents(None, before=(*ENTRY, "agents", "run", "gpu", "--", *tool)).call("whoami")
+    assert (me["agent_name"], me["label"], me["queues"]) == ("HOLDFAST-gpu", "HOLDFAST-gpu", ["HOLDFAST-gpu"])
+    found = agents("b").call("find_agents")["agents"]
+    assert [(one["agent_id"], one["process"]) for one in found] == [(me["agent_id"], "alive")]
+
+
+def test_the_journal_names_the_process_that_acted(lasting: Agents, agent: Agent) -> None:
+    agent.call("create_job", prompt="p", queue="q")
+    with holdfast.connect(lasting.store) as hf:
+        actors = {entry.actor for batch in hf.log.since() for entry in batch.entries if entry.kind == "job.registered"}
+    assert actors == {agent.call("whoami")["by"]}
+
+
+# --- standard input and output ---
+
+
+class Raw:
+    """`holdfast mcp` at the end of two pipes."""
+
+    def __init__(self, command: CommandLine) -> None:
+        self.process = command.start("-v", "mcp", stdin=subprocess.PIPE)
+
+    def say(self, message: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(message + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, number: int, method: str, **params: Any) -> Any:
+        self.say(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+        assert self.process.stdout is not None
+        answer = json.loads(self.process.stdout.readline())
+        assert answer["id"] == number
+        return answer["result"]
+
+    def begin(self) -> Any:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        welcome = self.ask(1, "initialize", **hello)
+        self.say(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        return welcome
+
+
+def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_path: Path) -> None:
+    raw = Raw(CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite"))
+    assert "pending" in raw.begin()["instructions"]
+    raw.say("no json")
+    raw.say("")
+    raw.say('{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "' + "x" * MCP_LINE_BYTES_MAX + '"}')
+    raw.say("[" * 100_000)
+    done = raw.ask(2, "tools/call", name="acquire", arguments={"names": ["x"]})
+    assert done["structuredContent"] == json.loads(done["content"][0]["text"])
+    out, err = raw.process.communicate(timeout=30)
+    assert (raw.process.returncode, out) == (0, "")
+    assert "skipped" in err
+
+
+def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
+    """The server's process ends by the end of its input, also when nobody closed it on purpose."""
+    script = (
+        "import subprocess, sys, os, signal\n"
+        f"child = subprocess.Popen({[*ENTRY, 'mcp']!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite")
+    client = subprocess.Popen([sys.executable, "-c", script], env=command.environment, stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    pid = int(client.stdout.readline())
+    with suppress(ProcessLookupError):
+        death = os.pidfd_open(pid)
+        assert select.select([death], [], [], 30)[0]
+        os.close(death)
+    assert client.wait(30) == -signal.SIGKILL
+    client.stdout.close()
+
+
+# --- the store goes and comes ---
+
+
+@pytest.mark.timeout(120)
+def test_a_database_that_is_restarted_leaves_the_server_usable(tmp_path: Path) -> None:
+    with running() as server:
+        url = server.database()
+        with agents_on(url, tmp_path) as agents:
+            a, b = agents("a"), agents("b")
+            held = a.call("acquire", names=["x"])
+            waiting = b.call("acquire", names=["x"])
+            server.stop()
+            with pytest.raises(ToolError) as away:
+                a.call("create_job", prompt="p", queue="q")
+            assert away.value.code == "store_unavailable"
+            assert [one["kind"] for one in away.value.pending] == ["store_unavailable"]
+            server.start()
+            assert a.call("create_job", prompt="p", queue="a")["job"]["status"] == "pending"
+            assert a.call("claim_job")["job"]["prompt"] == "p"
+            assert a.pending() == {}
+            assert a.call("release", handle=held["handle"])["released"] is True
+            assert b.call("wait", handle=waiting["handle"], wait_s=25)["state"] == "held"
+
+
+# --- the command ---
+
+
+def test_the_command_says_how_it_is_used(tmp_path: Path) -> None:
+    said = CommandLine(tmp_path)("mcp", "--help")
+    assert said.status == 0
+    assert '"mcpServers"' in said.out
+    assert "--queue" in said.out
+
+
+def test_without_the_sdk_it_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['mcp'] = None\nfrom holdfast.surfaces.cli.root import run\n"
+        "try:\n    run(['mcp', '--store', 'memory:'])\nexcept ValueError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("the MCP server needs mcp")
+    assert done.stdout.endswith(": pip install 'holdfast[mcp]'\n")
+
+
+def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    said = CommandLine(tmp_path)("mcp", "--store", "postgresql://nobody@/nothing?host=/nonexistent")
+    assert said.status == 6
+    assert said.out == ""
+
+
+def test_without_an_input_it_says_so(tmp_path: Path) -> None:
+    said = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite").shell("holdfast mcp <&-")
+    assert (said.status, said.out) == (2, "")
+    assert "standard input is closed" in said.err
+
+
+@pytest.mark.timeout(120)
+def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: Path) -> None:
+    """Its client is not there any more to kill it, and asking the store about each lock would take a minute."""
+    with running() as server:
+        url = server.database()
+        raw = Raw(CommandLine(tmp_path, HOLDFAST_STORE=url))
+        raw.begin()
+        names = [f"n{number}" for number in range(6)]
+        for number, name in enumerate(names, 2):
+            arguments = {"names": [name], "wait_s": 25}
+            held = raw.ask(number, "tools/call", name="acquire", arguments=arguments)["structuredContent"]
+            assert held["state"] == "held"
+        server.stop()
+        raw.process.communicate(timeout=20)
+        assert raw.process.returncode == 0
+        server.start()
+        with holdfast.connect(url) as hf:
+            # Its death is seen by whoever asks.
+            hf.locks.acquire(names, by="next", timeout_s=20).release()

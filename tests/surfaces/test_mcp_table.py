@@ -1,0 +1,279 @@
+"""Every tool beside the library: the same result, and the same code where it is refused.
+
+One row a tool, with a good case and its most telling wrong one. `library` is what the same operation gives there, as far as
+the tool shows it; `wrong_library` raises what the tool is refused with.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import HoldfastError
+from holdfast.surfaces.mcp.answers import job_view
+from holdfast.surfaces.mcp.tools import TOOLS
+from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.surfaces.mcp_agent import Agent, Document, ToolError, agents_on
+
+pytestmark = pytest.mark.slow
+
+
+class World:
+    """A store with an agent at it over MCP, a library beside, and another agent with a gateway."""
+
+    def __init__(self, hf: Holdfast, agent: Agent) -> None:
+        self.hf = hf
+        self.agent = agent
+
+    def job(self) -> str:
+        """A job that the agent has claimed."""
+        job_id = self.hf.jobs.register_job("sort", agent="t", agent_session="a").job_id
+        assert self.agent.call("claim_job")["job"]["job_id"] == job_id
+        return job_id
+
+    def lock(self, name: str) -> str:
+        """A lock that the agent holds."""
+        handle: str = self.agent.call("acquire", names=[name])["handle"]
+        return handle
+
+    def request(self) -> str:
+        """A request that the other agent has answered."""
+        answered: str = self.hf.gateway(AGENT).prompt("hello", wait_s=25)["request_id"]
+        return answered
+
+
+class Row(NamedTuple):
+    """A tool in the table."""
+
+    tool: str
+    arguments: Callable[[World], Document]
+    shown: Callable[[Document], Any]
+    library: Callable[[World, Document], Any]
+    wrong: Callable[[World], Document]
+    wrong_library: Callable[[World], object]
+
+
+def _job(hf: Holdfast, job_id: str) -> Any:
+    return to_plain(job_view(hf.jobs.get_job(job_id)))
+
+
+def _registered(world: World) -> Any:
+    """The same with the library, in a queue of its own; what differs by nature is left out."""
+    return _general(to_plain(job_view(world.hf.jobs.register_job("sort", agent="t", agent_session="q", timeout_sec=9))))
+
+
+def _general(job: Document) -> Document:
+    return {name: value for name, value in job.items() if name not in ("job_id", "created_at")}
+
+
+def _claimed(world: World, answer: Document) -> Any:
+    return _job(world.hf, answer["job"]["job_id"])
+
+
+def _ended(world: World, answer: Document) -> Any:
+    return _job(world.hf, answer["job"]["job_id"])
+
+
+def _one_lock(world: World, answer: Document) -> Any:
+    [hold] = world.hf.locks.status("r1").holds
+    return ("held", ["r1"], hold.mode.value, hold.token, {"r1": hold.token})
+
+
+def _explained(world: World, answer: Document) -> Any:
+    explained = to_plain(world.hf.locks.explain("r3"))
+    explained["status"]["now"] = answer["lock"]["status"]["now"]
+    return explained
+
+
+def _no_such_workflow(world: World) -> object:
+    return world.hf.workflows.release("nosuch", 1)
+
+
+def _kicked(world: World) -> Document:
+    handle = world.lock("r5")
+    world.hf.locks.kick("r5", why="test")
+    return {"handle": handle, "wait_s": 0}
+
+
+def _kicked_library(world: World) -> object:
+    grant = world.hf.locks.acquire("r6", by="other")
+    world.hf.locks.kick("r6", why="test")
+    return world.hf.locks.check(grant)
+
+
+def _taken_away(world: World) -> Document:
+    job_id = world.job()
+    world.hf.jobs.requeue(job_id)
+    return {"job_id": job_id, "outcome": "completed"}
+
+
+def _stale_verdict(world: World) -> object:
+    job_id = world.hf.jobs.register_job("p", agent="t", agent_session="s").job_id
+    picked = world.hf.jobs.pick_pending("s")
+    assert picked is not None
+    world.hf.jobs.requeue(job_id)
+    return world.hf.jobs.update_status(job_id, "completed", token=picked.token)
+
+
+ROWS = [
+    Row(
+        "whoami",
+        lambda world: {},
+        lambda answer: (answer["label"], answer["store"], answer["namespace"], answer["queues"]),
+        lambda world, answer: ("a", world.hf.store.kind, world.hf.store.namespace, ["a"]),
+        lambda world: {"name": "root"},
+        lambda world: holdfast.connect(""),
+    ),
+    Row(
+        "find_agents",
+        lambda world: {"name": AGENT},
+        lambda answer: [one["agent_id"] for one in answer["agents"]],
+        lambda world, answer: [world.hf.agents.resolve(AGENT).unwrap().agent_id],
+        lambda world: {"name": "nobody"},
+        lambda world: world.hf.agents.resolve("nobody").unwrap(),
+    ),
+    Row(
+        "send_request",
+        lambda world: {"agent": AGENT, "prompt": "hello", "idempotency_key": "k1", "wait_s": 25},
+        lambda answer: (answer["request_id"], answer["state"], answer["epoch"], answer["answer"]),
+        lambda world, answer: _request(world, world.hf.gateway(AGENT).prompt("hello", idempotency_key="k1")["request_id"]),
+        lambda world: {"agent": "nobody", "prompt": "hello"},
+        lambda world: world.hf.gateway("nobody").prompt("hello"),
+    ),
+    Row(
+        "request_status",
+        lambda world: {"agent": AGENT, "request_id": world.request()},
+        lambda answer: (answer["request_id"], answer["state"], answer["epoch"], answer["answer"]),
+        lambda world, answer: _request(world, answer["request_id"]),
+        lambda world: {"agent": AGENT, "request_id": "nosuch"},
+        lambda world: world.hf.gateway(AGENT).request("nosuch"),
+    ),
+    Row(
+        "create_job",
+        lambda world: {"prompt": "sort", "queue": "q", "agent": "t", "timeout_s": 9},
+        lambda answer: _general(answer["job"]),
+        lambda world, answer: _registered(world),
+        lambda world: {"prompt": "sort", "queue": "q\n"},
+        lambda world: world.hf.jobs.register_job("sort", agent="t", agent_session="q\n"),
+    ),
+    Row(
+        "claim_job",
+        lambda world: {"queue": world.hf.jobs.register_job("sort", agent="t", agent_session="a").agent_session},
+        lambda answer: answer["job"],
+        _claimed,
+        lambda world: {"wait_s": "soon"},
+        lambda world: world.hf.jobs.pick_pending("a", wait_s=float("nan")),
+    ),
+    Row(
+        "report_job",
+        lambda world: {"job_id": world.job(), "outcome": "completed", "detail": "sorted"},
+        lambda answer: answer["job"],
+        _ended,
+        _taken_away,
+        _stale_verdict,
+    ),
+    Row(
+        "acquire",
+        lambda world: {"names": ["r1"]},
+        lambda answer: (answer["state"], answer["names"], answer["mode"], answer["token"], answer["tokens"]),
+        _one_lock,
+        lambda world: {"names": ["r1\n"]},
+        lambda world: world.hf.locks.acquire("r1\n", by="x"),
+    ),
+    Row(
+        "wait",
+        lambda world: {"handle": world.lock("r2"), "wait_s": 0},
+        lambda answer: (answer["state"], answer["token"]),
+        lambda world, answer: ("held", world.hf.locks.status("r2").holds[0].token),
+        _kicked,
+        _kicked_library,
+    ),
+    Row(
+        "status",
+        lambda world: {"lock": "r3"} if world.lock("r3") else {},
+        lambda answer: answer["lock"],
+        _explained,
+        lambda world: {"job_id": "nosuch"},
+        lambda world: world.hf.jobs.get_job("nosuch"),
+    ),
+    Row(
+        "release",
+        lambda world: {"handle": world.lock("r4")},
+        lambda answer: answer["released"],
+        lambda world, answer: world.hf.locks.status("r4").holds == (),
+        lambda world: {"handle": "recipe:999"},
+        _no_such_workflow,
+    ),
+    Row(
+        "use_recipe",
+        lambda world: {"recipe": "small"},
+        lambda answer: (answer["recipe"], answer["token"]),
+        lambda world, answer: next((one.recipe, one.token) for one in world.hf.workflows.list_workflows()),
+        lambda world: {"recipe": "\n"},
+        lambda world: world.hf.workflows.register("w", "\n"),
+    ),
+    Row(
+        "yield_or_swap",
+        lambda world: {"action": "swap", "recipe": "small", "wait_s": 25},
+        lambda answer: (answer["state"], answer["recipe"], answer["token"]),
+        lambda world, answer: _marker(world),
+        lambda world: {"action": "yield", "handle": "recipe:999"},
+        _no_such_workflow,
+    ),
+]
+
+
+def _request(world: World, request_id: str) -> Any:
+    found = world.hf.gateway(AGENT).request(request_id, wait_s=25)
+    return (found["request_id"], found["state"], found["epoch"], found["result"]["text"])
+
+
+def _marker(world: World) -> Any:
+    marker = world.hf.workflows.swap_status().marker
+    assert marker is not None
+    return ("ready", marker.recipe, marker.token)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("mcp")
+    url = f"sqlite:{folder}/s.sqlite"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_server").database()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("HOLDFAST_GATEWAY_ROOT", str(folder / "gateways"))
+    with holdfast.connect(url) as hf, GatewayProcess(folder, store=url) as gateway, agents_on(url, folder) as agents:
+        _publish(hf, folder)
+        gateway.start()
+        yield World(hf, agents("a", environment={"HOLDFAST_GATEWAY_ROOT": str(folder / "gateways")}))
+    patch.undo()
+
+
+def _publish(hf: Holdfast, folder: Path) -> None:
+    manifest = folder / "manifest.json"
+    manifest.write_text("{}")
+    hf.agents.publish(AGENT, backend="claude_headless", tool="claude", manifest_path=str(manifest))
+
+
+def test_every_tool_is_in_the_table() -> None:
+    assert sorted(row.tool for row in ROWS) == sorted(TOOLS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.tool for row in ROWS])
+def test_a_tool_gives_what_the_library_gives(row: Row, world: World) -> None:
+    answer = world.agent.call(row.tool, **row.arguments(world))
+    assert to_plain(row.shown(answer)) == to_plain(row.library(world, answer))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.tool for row in ROWS])
+def test_a_tool_is_refused_with_the_librarys_code(row: Row, world: World) -> None:
+    with pytest.raises(HoldfastError) as expected:
+        row.wrong_library(world)
+    with pytest.raises(ToolError) as told:
+        world.agent.call(row.tool, **row.wrong(world))
+    assert told.value.code == expected.value.code
+    assert told.value.next

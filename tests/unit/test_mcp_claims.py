@@ -1,0 +1,210 @@
+"""What an agent has in hand over MCP: signs of life, what nobody came for, calls that are taken back. Without a client."""
+
+import io
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable
+from holdfast.kernel.limits import MCP_UNTOLD_S
+from holdfast.primitives.locks import Mode
+from holdfast.surfaces.mcp import lines
+from holdfast.surfaces.mcp.claims import Hand
+from holdfast.surfaces.mcp.identity import identify
+from holdfast.surfaces.mcp.job_claim import JobClaim
+from holdfast.surfaces.mcp.lines import Lines
+from holdfast.surfaces.mcp.lock_claim import LockClaim
+from holdfast.surfaces.mcp.recipe_claims import SwapClaim
+from holdfast.surfaces.mcp.stopping import Call, Stop
+from holdfast.surfaces.mcp.tool import Tool
+from holdfast.surfaces.mcp.tools import TOOLS
+from holdfast.surfaces.mcp.tools.locks import AcquireArguments, acquire
+from holdfast.testing.clock import ManualClock
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def hf(clock: ManualClock) -> Iterator[Holdfast]:
+    with holdfast.connect("memory:", clock=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def hand(hf: Holdfast) -> Iterator[Hand]:
+    made = Hand(hf, identify("a", (), None))
+    yield made
+    made.close()
+
+
+def _job_claim(hf: Holdfast, *, idle_s: float = 30, timeout_s: float = 600) -> JobClaim:
+    hf.jobs.register_job("p", agent="t", agent_session="a", idle_timeout_sec=idle_s, timeout_sec=timeout_s)
+    job = hf.jobs.pick_pending("a", holder=hf.processes.current())
+    assert job is not None
+    return JobClaim(hf, job, 0.0)
+
+
+def test_a_job_lives_while_the_model_thinks(hf: Holdfast, clock: ManualClock) -> None:
+    claim = _job_claim(hf, idle_s=30)
+    assert claim.attend(5.0) == 10.0
+    for second in range(10, 120, 10):
+        clock.advance(10)
+        assert claim.attend(float(second)) == second + 10.0
+        assert hf.jobs.reap() == []
+    assert list(claim.notices()) == []
+    # And the proof that it was the signs of life: without them it is over.
+    clock.advance(31)
+    assert [job.error_code for job in hf.jobs.reap()] == ["timed_out"]
+    assert [notice.kind for notice in claim.notices()] == ["job_timed_out"]
+    assert claim.attend(1000.0) is None
+
+
+def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(hf: Holdfast, clock: ManualClock) -> None:
+    claim = _job_claim(hf, timeout_s=60)
+    clock.advance(61)
+    assert [notice.kind for notice in claim.notices()] == ["job_timed_out"]
+
+
+def test_a_job_is_beaten_for_again_when_the_store_was_away(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = _job_claim(hf)
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("it is away", outcome="none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hf.jobs, "heartbeat", away)
+        assert claim.attend(10.0) == 11.0
+    assert claim.attend(11.0) == 21.0
+
+
+def test_a_job_that_was_given_back_is_told_as_lost_and_not_put_back_twice(hf: Holdfast) -> None:
+    claim = _job_claim(hf)
+    hf.jobs.requeue(claim.job.job_id)
+    assert [notice.kind for notice in claim.notices()] == ["job_lost"]
+    assert claim.let_go(1) is False
+    picked = hf.jobs.pick_pending("a")
+    assert picked is not None
+    assert claim.let_go(1) is False
+    assert hf.jobs.get_job(picked.job_id).status is JobStatus.RUNNING
+
+
+def _lock_claim(hf: Holdfast) -> tuple[LockClaim, threading.Event]:
+    ended = threading.Event()
+    claim = LockClaim(hf, "lock:1", ("x",), "a#1", Mode.EXCLUSIVE, None)
+    claim.begin(ended.set)
+    return claim, ended
+
+
+def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
+    held = hf.locks.acquire("x", by="other")
+    claim, ended = _lock_claim(hf)
+    assert claim.attend(1e12) is None
+    hf.locks.release(held)
+    assert ended.wait(PATIENCE_S)
+    due_s = claim.attend(0.0)
+    assert due_s is not None
+    assert claim.attend(due_s - 0.001) == due_s
+    assert claim.attend(due_s) is None
+    assert hf.locks.status("x").holds == ()
+    [notice] = claim.notices()
+    assert notice.kind == "lease_lost"
+    assert f"{MCP_UNTOLD_S:g} s" in notice.message
+    with pytest.raises(LeaseLost):
+        claim.grant()
+
+
+def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
+    claim, ended = _lock_claim(hf)
+    assert ended.wait(PATIENCE_S)
+    assert [notice.kind for notice in claim.notices()] == ["lock_granted"]
+    assert list(claim.notices()) == []
+    assert claim.attend(1e12) is None
+    assert len(hf.locks.status("x").holds) == 1
+    assert claim.let_go(1) is True
+    assert claim.let_go(1) is False
+
+
+def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
+    ended = threading.Event()
+    claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
+    claim.begin(ended.set)
+    assert ended.wait(PATIENCE_S)
+    due_s = claim.attend(0.0)
+    assert due_s is not None
+    assert claim.attend(due_s) is None
+    assert hf.workflows.swap_status().marker is None
+    with pytest.raises(LeaseLost):
+        claim.loaded()
+    assert hf.workflows.swap_status().current is None
+
+
+def test_what_was_made_in_a_call_that_is_taken_back_is_undone(hand: Hand) -> None:
+    call = Call()
+    call.cancel()
+    assert acquire(hand, AcquireArguments(names=("x",)), call).state in ("held", "waiting")
+    call.settle(failed=False)
+    assert hand.claims() == []
+    assert hand.hf.locks.status("x").holds == ()
+    kept = Call()
+    acquire(hand, AcquireArguments(names=("x",), wait_s=20), kept)
+    kept.settle(failed=False)
+    kept.cancel()
+    assert len(hand.hf.locks.status("x").holds) == 1
+
+
+def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:
+    hand = Hand(hf, identify("a", (), None))
+    acquire(hand, AcquireArguments(names=("x",), wait_s=20), Call())
+    hand.close()
+    assert hf.locks.status("x").holds == ()
+    with pytest.raises(Unavailable):
+        acquire(hand, AcquireArguments(names=("y",), wait_s=20), Call())
+    assert hf.locks.status("y").holds == ()
+
+
+def test_a_handle_is_for_what_it_is_for(hand: Hand) -> None:
+    handle = acquire(hand, AcquireArguments(names=("x",)), Call()).handle
+    with pytest.raises(NotFound, match="lock on x"):
+        hand.of(handle, JobClaim)
+    with pytest.raises(NotFound):
+        hand.any_of("lock:99")
+
+
+def test_a_stop_may_be_asked_for_when_it_is_over() -> None:
+    stop = Stop()
+    stop.ask()
+    stop.close()
+    stop.close()
+    stop.ask()
+
+
+def test_two_identities_of_one_label_differ_and_no_label_is_a_part_of_another() -> None:
+    one, other = identify("job-1/x", (), None), identify("job-1/x", (), None)
+    assert one.by != other.by
+    assert "/" not in one.by
+    assert one.queues == ("job-1/x",)
+    assert len(identify("l" * 256, ("q",), None).by) <= 256
+
+
+def test_lines_are_bounded_and_none_is_lost_behind_one_that_is_too_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lines, "MCP_LINE_BYTES_MAX", 10)
+    source = Lines(io.BytesIO(b"123456789\n1234567890\n" + b"x" * 35 + b"\n\xff\nlast"))
+    assert [source.readline() for _ in range(4)] == ["123456789\n", "\ufffd\n", "last", ""]
+    assert caplog.text.count("skipped") == 2
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=list(TOOLS))
+def test_a_tool_takes_no_field_that_it_does_not_know(tool: Tool) -> None:
+    with pytest.raises(ValueError, match="unknown field"):
+        tool.arguments({"surprise": 1})
