@@ -4,7 +4,9 @@ One row a tool, with a good case and its most telling wrong one. `library` is wh
 the tool shows it; `wrong_library` raises what the tool is refused with.
 """
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -277,3 +279,18 @@ def test_a_tool_is_refused_with_the_librarys_code(row: Row, world: World) -> Non
         world.agent.call(row.tool, **row.wrong(world))
     assert told.value.code == expected.value.code
     assert told.value.next
+
+
+def test_a_prompt_that_is_taken_back_is_cancelled_if_it_was_not_begun(world: World) -> None:
+    gateway = world.hf.gateway(AGENT)
+    world.agent.call("send_request", agent=AGENT, prompt="long")
+    asked = world.agent.begin("send_request", agent=AGENT, prompt="never", wait_s=25)
+    end_s = time.monotonic() + 30
+    while not (waiting := [one for one in gateway.requests(state="accepted") if one["payload"]["prompt"] == "never"]):
+        assert time.monotonic() < end_s
+    asked.cancel()
+    with pytest.raises(CancelledError):
+        asked.result(30)
+    assert gateway.request(waiting[0]["request_id"], wait_s=20)["error_code"] == "cancelled"
+    stopped = world.agent.call("send_request", agent=AGENT, kind="interrupt", wait_s=25)
+    assert stopped["state"] == "completed"

@@ -188,8 +188,8 @@ class Swap:
 
     def _sleep(self, watch: Watch, ears: Listener, limit_s: float | None) -> None:
         """Until something has changed; when whoever swaps does not want to any more, its time is over."""
-        if watch.wait(ears, limit_s, stop_fd=self._stop_fd):
-            self._deadline = Deadline(0)
+        if not watch.wait(ears, limit_s, self._stop_fd):
+            self._deadline.end()
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
         """Ask those to yield who may, and note who has not in time; return all that are in the way."""

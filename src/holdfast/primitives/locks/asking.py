@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import reclaimable
-from holdfast.kernel.store import Listener, Woken
+from holdfast.kernel.store import Listener
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCKS, Hold, Outcome, Request, lock_in
 from holdfast.primitives.locks.room import Room
@@ -72,14 +72,13 @@ class Asking:
     that is killed leaves what the next in line removes."""
 
     def __init__(
-        self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None, *, stop_fd: int | None = None
+        self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None, stop_fd: int | None = None
     ) -> None:
         self._room = room
         self._draft = draft
         self._deadline = deadline
         self._on_wait = on_wait
         self._stops = [] if stop_fd is None else [stop_fd]
-        self.stopped = False
         self._vouched: set[str] = set()
         self._told_of: list[tuple[str, bool]] = []
         self._sign_of_life = Deadline(room.terms.lease_s / 3)
@@ -253,10 +252,9 @@ class Asking:
                     return self._transact(self._give_up)
                 pause_s = _SOON_S if suspects else watch.next_look_s()
                 limit_s = earliest(self._deadline.left_s(), pause_s, self._sign_of_life.left_s())
-                woken = ears.wait(limit_s, also=[*watch.fds, *self._stops])
-                self._stop(woken)
-                watch.died(woken.ready)
-                if not woken.ready:
+                ready = self._rest(ears, limit_s, watch.fds)
+                watch.died(ready)
+                if not ready:
                     now = self._patiently(self._look, waiting, ears)
                     if _differs(now, waiting):
                         return now
@@ -276,13 +274,14 @@ class Asking:
                 if error.fields.get("closed"):
                     raise
                 logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
-                self._stop(ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S), also=self._stops))
+                self._rest(ears, earliest(self._deadline.left_s(), _STORE_LOST_S))
 
-    def _stop(self, woken: Woken) -> None:
-        """Whoever asks does not want it any more: its time is over."""
-        if not woken.ready.isdisjoint(self._stops):
-            self.stopped = True
-            self._deadline = Deadline(0)
+    def _rest(self, ears: Listener, limit_s: float | None, also: Sequence[int] = ()) -> frozenset[int]:
+        """Sleep; return which descriptors woke it. One who does not want to wait any more has reached its time limit."""
+        ready = ears.wait(limit_s, also=[*also, *self._stops]).ready
+        if not ready.isdisjoint(self._stops):
+            self._deadline.end()
+        return ready
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
@@ -328,7 +327,8 @@ class Asking:
         if isinstance(answer, Waiting):
             if answer.request.outcome is not None:
                 return self._collect(turns)
-            if self.stopped:
+            if self._deadline.timeout_s is None:
+                # It had no time limit: whoever asked does not want it any more.
                 turns.leave(answer.request, "lock.withdrawn")
             else:
                 turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))

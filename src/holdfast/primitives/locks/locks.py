@@ -92,18 +92,20 @@ class Locks(Oversight):
         ttl_s: float | None = None,
         process: Holder | ThisProcess | None = THIS_PROCESS,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> Grant:
         """Hold all the names, and return the grant.
 
         What the job holds already is not waited for; if that is all, its own grant comes back and releasing it frees nothing.
         `timeout_s` None waits for as long as it takes. With `ttl_s` the grant ends by itself after so long unless renewed;
-        without, it lives as long as `process`, which is this one unless told. `process` None needs a `ttl_s`.
+        without, it lives as long as `process`, which is this one unless told. `process` None needs a `ttl_s`. A wait also ends,
+        as if its time had passed, when the descriptor `stop_fd` becomes readable.
 
         Raises LockTimeout (nothing is held), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
         before this process could wake), InvalidName and InvalidValue.
         """
         wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
-        answer = self._asked(wish, on_wait)
+        answer = self._asked(wish, on_wait, stop_fd)
         if isinstance(answer, Over):
             raise timed_out(wish, answer)
         return answer
@@ -121,8 +123,7 @@ class Locks(Oversight):
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> Grant | None:
-        """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all. A wait also
-        ends when the descriptor `stop_fd` becomes readable: the request is withdrawn."""
+        """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all."""
         answer = self._asked(wished(names, by, mode, timeout_s, priority, ttl_s, process), on_wait, stop_fd)
         return None if isinstance(answer, Over) else answer
 
@@ -147,8 +148,10 @@ class Locks(Oversight):
         mode: Mode | str = Mode.EXCLUSIVE,
         timeout_s: float | None = LOCK_TIMEOUT_S,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> bool:
-        """Wait until the names could be had in that mode, and take nothing; False when the time limit passed.
+        """Wait until the names could be had in that mode, and take nothing; False when the time limit passed, or the descriptor
+        `stop_fd` became readable.
 
         Promised: there was a moment between call and return at which no other job held them, or their turn had come. Not
         promised: that it is still so. Raises DeadlockDetected when the job holds what the others wait for.
@@ -157,8 +160,8 @@ class Locks(Oversight):
         if not wish.names:
             return True
         self._begin()
-        asking = Asking(self._room, self._draft(self._new_id(), wish, self._this_process()), Deadline(timeout_s), on_wait)
-        answer = asking.answer()
+        draft = self._draft(self._new_id(), wish, self._this_process())
+        answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
@@ -259,10 +262,10 @@ class Locks(Oversight):
         try:
             grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait, stop_fd=stop_fd)
+                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait, stop_fd)
                 answer = asking.answer()
                 if not isinstance(answer, Given):
-                    return self._not_given(wish, answer, stopped=asking.stopped)
+                    return self._not_given(wish, answer)
                 self._remember(wish.names, contended=asking.waited)
                 grant = self._grant(request_id, wish, answer)
             self._counting.granted(grant.taken)
@@ -277,13 +280,14 @@ class Locks(Oversight):
             raise
         return grant
 
-    def _not_given(self, wish: Wish, answer: Deadlocked | Over, *, stopped: bool) -> Over:
+    def _not_given(self, wish: Wish, answer: Deadlocked | Over) -> Over:
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
         if answer.outcome != TIMED_OUT:
             raise taken_away(wish)
-        if not stopped:
+        if wish.timeout_s is not None:
+            # Without a limit it was given up, and did not run out of time.
             self._counting.count(wish.names, "timeouts")
         return answer
 
