@@ -73,7 +73,8 @@ class JobLog:
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
-        Lines that are older than the journal, or another store's, are kept. Raises OSError when the folder cannot be written.
+        Lines that are older than the journal, another store's or another program's are kept. Raises OSError when the folder
+        cannot be written.
         """
         with self._turn(True):
             seen: dict[str, list[Entry]] = {}
@@ -167,11 +168,11 @@ class JobLog:
         home.mkdir(mode=0o700, exist_ok=True)
         path = home / "events.ndjson"
         mine = {entry.revision for entry in entries}
-        others = [line for line in self.events(job_id) if _is_line(line) and line["revision"] not in mine]
+        others = [line for line in self.events(job_id) if isinstance(line, dict) and line.get("revision") not in mine]
         fd, temporary = tempfile.mkstemp(dir=home)
         os.close(fd)
         # By time, and those of this journal in its order, whatever a stepped clock says.
-        _write_lines(Path(temporary), heapq.merge(others, map(_line, entries), key=lambda line: str(line["timestamp"])))
+        _write_lines(Path(temporary), heapq.merge(others, map(_line, entries), key=_moment))
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
@@ -247,9 +248,8 @@ def _known(path: Path, size: int | None) -> set[bytes]:
         return set()
 
 
-def _is_line(line: Any) -> bool:
-    """Is this what somebody wrote into a log, whole?"""
-    return isinstance(line, dict) and isinstance(line.get("revision"), int) and "timestamp" in line
+def _moment(line: dict[str, Any]) -> str:
+    return str(line.get("timestamp", ""))
 
 
 def _document(path: Path) -> dict[str, Any] | None:
