@@ -173,10 +173,12 @@ def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each
     for log, told in ((here, mine), (there, theirs)):
         assert log.catch_up(told, _nobody) is None
     assert [line["revision"] for line in here.events("j1")] == [900, 901, 5, 6]
+    with (tmp_path / "j1" / "events.ndjson").open("a") as file:
+        file.write('{"event": "received", "timestamp": "2026-06-19T09:30:05Z"}\n')
     assert there.rebuild(theirs, _nobody) == 1
-    assert [line["revision"] for line in here.events("j1")] == [900, 5, 901, 6]
+    assert [line.get("revision") for line in here.events("j1")] == [900, 5, 901, 6, None]
     assert here.catch_up(mine, _nobody) is None
-    assert len(list(here.events("j1"))) == 4
+    assert len(list(here.events("j1"))) == 5
 
 
 def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_path: Path) -> None:

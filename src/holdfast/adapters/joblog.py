@@ -75,7 +75,8 @@ class JobLog:
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
-        Lines that are older than the journal, or another store's, are kept. Raises OSError when the folder cannot be written.
+        Lines that are older than the journal, another store's or another program's are kept. Raises OSError when the folder
+        cannot be written.
         """
         with self._turn(True):
             seen: dict[str, list[Entry]] = {}
@@ -177,12 +178,12 @@ class JobLog:
         make_one_folder(home, self._access)
         path = home / "events.ndjson"
         mine = {entry.revision for entry in entries}
-        others = [line for line in self.events(job_id) if _is_line(line) and line["revision"] not in mine]
+        others = [line for line in self.events(job_id) if isinstance(line, dict) and line.get("revision") not in mine]
         fd, temporary = tempfile.mkstemp(dir=home)
         dress(fd, self._access)
         os.close(fd)
         # By time, and those of this journal in its order, whatever a stepped clock says.
-        lines = heapq.merge(others, map(_line, entries), key=lambda line: str(line["timestamp"]))
+        lines = heapq.merge(others, map(_line, entries), key=_moment)
         _write_lines(Path(temporary), lines, self._access)
         os.replace(temporary, path)
         if job is not None or not (home / "meta.json").exists():
@@ -260,9 +261,8 @@ def _known(path: Path, size: int | None) -> set[bytes]:
         return set()
 
 
-def _is_line(line: Any) -> bool:
-    """Is this what somebody wrote into a log, whole?"""
-    return isinstance(line, dict) and isinstance(line.get("revision"), int) and "timestamp" in line
+def _moment(line: dict[str, Any]) -> str:
+    return str(line.get("timestamp", ""))
 
 
 def _document(path: Path) -> dict[str, Any] | None:

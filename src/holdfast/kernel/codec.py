@@ -62,7 +62,7 @@ def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
     """What gets all instants of such a value at once."""
     names = [f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type)]
     # Twice one alone, so that it gives a tuple too.
-    found = attrgetter(*names, *names[: 2 - len(names)]) if names else _none
+    found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else _none
     _INSTANTS[kind] = found
     return found
 

@@ -88,7 +88,7 @@ def redacted(data: Any) -> Any:
     """The same data with the values of secret fields replaced."""
     if type(data) in _SCALARS:
         return data
-    if isinstance(data, dict | Mapping):
+    if isinstance(data, _MAPPINGS):
         return {
             key: REDACTED
             if value is not None and _names_a_secret(str(key))
@@ -101,6 +101,8 @@ def redacted(data: Any) -> Any:
     return data
 
 
+_MAPPINGS = (dict, Mapping)
+"""The plain one first, since looking for the other costs ten times as much."""
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
