@@ -329,7 +329,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
         has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun or opens else [self._messages.bound(self._look())]
+        opening = [] if self._begun or opens else [self._messages.bound(_look(self._beginning(), taking=not self._by_row))]
         texts = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
@@ -342,9 +342,6 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._begun = True
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
-
-    def _look(self) -> str:
-        return _look(self._beginning(), taking=not self._by_row)
 
     def _beginning(self) -> str:
         """What has to be known at the beginning: the time, and whether anybody listens."""
