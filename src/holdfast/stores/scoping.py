@@ -1,6 +1,6 @@
 """What every store checks of a call before it touches anything."""
 
-import secrets
+import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -120,11 +120,11 @@ def no_cursor(cursor: Cursor) -> InvalidValue:
 
 def new_journal() -> int:
     """The number by which a new journal knows its own cursors."""
-    return secrets.randbelow(JOURNALS) + 1
+    return int.from_bytes(os.urandom(_JOURNAL_BYTES), "big") + 1
 
 
-JOURNALS = 1 << 48
-"""So many numbers there are for journals: two that could be mistaken for each other will not be given the same."""
+_JOURNAL_BYTES = 6
+"""So many that two journals which could be mistaken for each other are not given the same number."""
 
 
 NUMBER_MAX = (1 << 63) - 1

@@ -45,9 +45,11 @@ class Part(NamedTuple):
     inner: SqliteStore
 
     def pending(self) -> dict[Spot, Change]:
+        """The changes whose files may not be as they should yet."""
         return self.inner.read(lambda tx: redo.pending(tx, self.cabinet.folders), scope=[REDO])
 
     def keys(self, space: Space[Any]) -> list[str]:
+        """Every key that the inner store knows of a space in files."""
         shadow = shadow_of(space)
         return self.inner.read(lambda tx: [row.key for row in tx.range(shadow)], scope=[shadow])
 

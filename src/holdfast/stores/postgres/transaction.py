@@ -314,7 +314,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         has to know, too."""
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
-        first = self._messages.bound(_taking(sql, columns, latches.listeners_class(self._ns)), parameters)
+        first = self._messages.bound(_taking(sql, columns, self._beginning()), parameters)
         row = self._send(first, opens=True)[0].rows[0]
         self._begun = True
         self._opened(row[-2:])
@@ -329,7 +329,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
         has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun or opens else [self._messages.bound(self._look())]
+        opening = [] if self._begun or opens else [self._messages.bound(_look(self._beginning(), taking=not self._by_row))]
         texts = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
@@ -343,8 +343,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
-    def _look(self) -> str:
-        return _look(latches.listeners_class(self._ns), taking=not self._by_row)
+    def _beginning(self) -> str:
+        """What has to be known at the beginning: the time, and whether anybody listens."""
+        return f"{latches.NOW}, {_somebody(latches.listeners_class(self._ns))}"
 
     def _opened(self, row: Sequence[Any]) -> None:
         self.now = self._clock.saw(schema.instant(row[0]))
@@ -375,23 +376,24 @@ _LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR U
 
 
 @lru_cache(maxsize=256)
-def _look(listeners: int, *, taking: bool) -> str:
-    """What a transaction has to know at its beginning: the time, and whether anybody listens; it may take a revision too."""
-    return f"SELECT {latches.NOW}, {_somebody(listeners)}" + (_TAKE.replace("SELECT", ",") if taking else "")
+def _look(beginning: str, *, taking: bool) -> str:
+    """What a transaction has to know at its beginning; it may take a revision too."""
+    return f"SELECT {beginning}" + (_TAKE.replace("SELECT", ",") if taking else "")
 
 
 @lru_cache(maxsize=1024)
-def _taking(sql: str, columns: str, listeners: int | None = None) -> str:
-    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock. With the number
-    of the listeners' locks there is one row in any case, which ends with what `_look` asks for."""
+def _taking(sql: str, columns: str, beginning: str = "") -> str:
+    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock. With what a
+    transaction has to know at its beginning there is one row in any case, which ends with that."""
     revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
     locking = f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, "
-    if listeners is None:
+    if not beginning:
         return f"{locking}{revision} FROM locked"
     each = ", ".join(f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", "))
-    return f"{locking}{each}, {latches.NOW}, {_somebody(listeners)} FROM (SELECT) AS one LEFT JOIN locked ON true"
+    return f"{locking}{each}, {beginning} FROM (SELECT) AS one LEFT JOIN locked ON true"
 
 
+@lru_cache(maxsize=256)
 def _somebody(listeners: int) -> str:
     # In a statement with parameters a per cent sign is written twice.
     return SOMEBODY.format(listeners).replace("%", "%%")
