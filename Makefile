@@ -42,8 +42,9 @@ bench: ## Measure against peers and write docs/benchmarks.md
 	bench/needs $(PYTHON) $(BENCH)
 	$(BENCH)/bin/python -m bench
 
-docs: setup ## Draw the pictures of the docs
+docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/dashboard.py
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis

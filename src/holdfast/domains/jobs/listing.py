@@ -29,6 +29,12 @@ def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, l
     return list(islice(matching, limit))[::-1]
 
 
+def counts(tx: ReadTx) -> dict[JobStatus, int]:
+    """How many jobs have each status. Each is in one index, so none of them is read."""
+    ended = {status: tx.count(JOBS, "ended", (status.value,)) for status in JobStatus if status.ended}
+    return {JobStatus.PENDING: tx.count(JOBS, "turn"), JobStatus.RUNNING: tx.count(JOBS, "running"), **ended}
+
+
 def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
     """The oldest jobs that have ended, by arrival."""
     damaged: Damage = []

@@ -305,6 +305,12 @@ class Jobs:
             lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, damaged=damaged), scope=[JOBS]
         )
 
+    def counts(self) -> dict[JobStatus, int]:
+        """How many jobs have each status, as they are recorded: reads none of them, and reaps none."""
+        from holdfast.domains.jobs.listing import counts
+
+        return self._store.read(counts, scope=[JOBS])
+
     def _prune_now_and_then(self) -> None:
         """The job is registered: what goes wrong here is nothing that its registrant should hear."""
         try:

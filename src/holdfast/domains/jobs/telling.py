@@ -115,6 +115,10 @@ class JobEvents:
         pairs = self._store.read(body, scope=[JOBS, JOB_EVENTS])
         return [Unsent(job.record, row.record.told) for row, job in pairs if job is not None]
 
+    def unsent_count(self) -> int:
+        """How many events wait for a broker."""
+        return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
+
     def sent(self, events: Sequence[Event]) -> None:
         """Take note that the broker has these."""
 

@@ -68,7 +68,7 @@ class Room:
         self.swap_lock = swap_lock
         self.signals = signals
         self._guard = guard
-        self._mirror = mirror
+        self.mirror = mirror
 
     def look(self) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
@@ -145,7 +145,7 @@ class Room:
         for workflow in change.asked:
             if self.is_here(workflow.owner):
                 self.give_signal(workflow)
-        self._mirror.catch_up()
+        self.mirror.catch_up()
 
     def give_signal(self, workflow: Workflow) -> None:
         """Make a workflow's signal file. One that cannot be made is only warned of: the record says the same, and whoever

@@ -15,6 +15,7 @@ AREAS = {
     "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
+    "metrics": "Everything that is counted and measured, as Prometheus scrapes it.",
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",
     "store": "The store itself: check, backup, restore.",
     "token": "What a holder shows with its work: check.",
