@@ -49,11 +49,19 @@ class Reaper:
     def sweep(self) -> Sweep:
         """Look at the running jobs and reap what must be."""
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
-        now, running = self._store.read(_running, scope=[JOBS])
-        liveness = {job.job_id: self._liveness(job) for job in running}
-        suspects = [job for job in running if _verdict(job, liveness[job.job_id], now) is not None]
+        suspects, running, liveness = self._looked()
         alive = [job.claimed_by for job in running if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
         return Sweep(self._reap(suspects) if suspects else [], alive)
+
+    def due(self) -> list[Job]:
+        """The running jobs that the next sweep would reap. Changes nothing."""
+        return self._looked()[0]
+
+    def _looked(self) -> tuple[list[Job], list[Job], dict[str, Liveness]]:
+        """Those to be reaped, all that run, and what is known of the workers of these."""
+        now, running = self._store.read(_running, scope=[JOBS])
+        liveness = {job.job_id: self._liveness(job) for job in running}
+        return [job for job in running if _verdict(job, liveness[job.job_id], now) is not None], running, liveness
 
     @contextmanager
     def watching(self, holders: Sequence[Holder]) -> Iterator[list[int]]:

@@ -258,6 +258,10 @@ class Jobs:
         """Put back the jobs of dead workers, end those past their limits, and return them as they are now."""
         return self._reaper.sweep().reaped
 
+    def abandoned(self) -> list[Job]:
+        """The running jobs that the next pick or list would reap: nobody works on them. Changes nothing."""
+        return self._reaper.due()
+
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Remove finished jobs beyond the bounds (the configured ones unless told), with their events; return how many.
 

@@ -11,6 +11,7 @@ from holdfast.surfaces.cli.connection import Given, store_options
 
 AREAS = {
     "agents": "Live agents: run one, publish, list, resolve, cleanup.",
+    "doctor": "What is wrong here, and how to mend it.",
     "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
     "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
