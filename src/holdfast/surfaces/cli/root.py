@@ -21,7 +21,7 @@ AREAS = {
     "store": "The store itself: check, backup, restore.",
     "token": "What a holder shows with its work: check.",
     "swap": "The recipe that is loaded: swap to another when nobody needs the old one, status, log.",
-    "tour": "See Holdfast work, with real processes and kills, in a few seconds.",
+    "tour": "See Holdfast work, with real processes and kills, in less than a minute.",
     "workflows": "Work that needs a recipe: register, renew, release, list, run a command as a workflow.",
 }
 """Each is the module and the command of that name."""
