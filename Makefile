@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-run: setup ## See it work: a tour of a few seconds on a store in a temporary folder
+run: setup ## See it work: a tour of half a minute on a store in a temporary folder
 	$(BIN)/holdfast tour
 
 test: setup ## Run the whole suite (under 15 minutes on 2 cores)

@@ -13,6 +13,16 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
+from holdfast.doctor import examine
+from holdfast.kernel.limits import (
+    CLOCK_SKEW_S,
+    DOCTOR_CHECK_S,
+    JOURNAL_LAG_LOOK_MAX,
+    METRICS_CLAIMS_MAX,
+    METRICS_GATEWAYS_MAX,
+    METRICS_PROBE_S,
+    METRICS_RESOURCES_MAX,
+)
 from holdfast.measuring import metrics_of
 from tools import dashboard
 
@@ -106,6 +116,23 @@ def test_the_page_lists_every_metric_with_its_type_and_every_alert(families: dic
     assert {name: told.get(name + "_total" * (kind == "counter")) for name, kind in families.items()} == families
     assert len(told) == len(families)
     assert [rule["alert"] for rule in rules() if f"| `{rule['alert']}` |" not in PAGE] == []
+
+
+def test_the_page_lists_every_check_of_the_doctor_and_no_other(tmp_path: Path) -> None:
+    checks = {finding.check for finding in examine(f"sqlite:{tmp_path}/none.sqlite")}
+    section = PAGE.partition("| check | finds |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == checks
+
+
+def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
+    page = " ".join(PAGE.split())
+    assert f"No check takes longer than {DOCTOR_CHECK_S:g} s" in page
+    assert f"apart by more than {CLOCK_SKEW_S:g} s" in page
+    assert f"{METRICS_RESOURCES_MAX} resources have samples of their own" in page
+    assert f"beyond the {METRICS_GATEWAYS_MAX} that are asked" in page
+    assert f"the {METRICS_CLAIMS_MAX} whose leases end first" in page
+    assert f"one empty transaction within {METRICS_PROBE_S:g} s" in page
+    assert f"up to {JOURNAL_LAG_LOOK_MAX:,}" in page
 
 
 def promtool(*words: str | Path) -> str:
