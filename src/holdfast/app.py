@@ -12,7 +12,16 @@ from holdfast.configuration import actor_here, default_store, load_settings
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.places import gateway_root, gateways_here, job_logs, placed, shown_in_files, signal_folder_of, swap_lock_of
+from holdfast.places import (
+    gateway_root,
+    gateways_here,
+    job_logs,
+    placed,
+    shown_in_files,
+    signal_folder_of,
+    swap_lock_of,
+    workflow_folder,
+)
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.opening import open_store
@@ -116,7 +125,7 @@ class Holdfast:
         if isinstance(folders := getattr(self.store, "folders", None), Folders):
             from holdfast.adapters.workflow_folder import workflows_in_folder
 
-            own = folders.own / "workflows" / self.store.namespace
+            own = workflow_folder(folders, self.store.namespace)
             return workflows_in_folder(folders.of("workflows"), own, self.store, self.log, self.processes, label=label)
         from holdfast.adapters.signal_files import SignalFiles
         from holdfast.domains.workflows import Workflows

@@ -98,16 +98,19 @@ def test_all_is_well_with_a_store_in_use(clinic: Clinic, tmp_path: Path) -> None
     ]
 
 
-def test_looking_changes_nothing(clinic: Clinic) -> None:
-    clinic.used()
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_looking_changes_nothing(clinic: Clinic, tmp_path: Path, kind: str) -> None:
+    if kind == "files":
+        clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
+    with clinic.connect() as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
 
     def there() -> tuple[object, ...]:
-        with clinic.connect() as hf:
-            facts = (hf.log.tail(1000), hf.jobs.counts())
         names = sorted(
             (path, path.stat().st_mode) for path in clinic.folder.rglob("*") if path.name[-4:] not in ("-wal", "-shm")
         )
-        return *facts, names
+        with clinic.connect() as hf:
+            return names, hf.log.tail(1000), hf.jobs.counts()
 
     before = there()
     assert clinic.look() == []

@@ -23,7 +23,8 @@ def workflows_in_folder(
 
     Raises OSError when they cannot be made.
     """
-    for path in (folder, own):
+    for path in (folder, own.parent, own):
+        # One by one: those that `parents` makes follow the umask.
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Workflows(
         store,

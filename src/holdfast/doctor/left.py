@@ -9,7 +9,9 @@ from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.workflows.change import gone
 from holdfast.kernel.holder import Liveness
+from holdfast.places import workflow_folder
 from holdfast.primitives.journal import Lag
+from holdfast.stores.files.folders import Folders
 
 LAG_S = 600.0
 """How far a follower of the journal may be behind before it is spoken of."""
@@ -40,6 +42,8 @@ def _jobs(hf: Holdfast) -> Iterator[Finding]:
 
 
 def _workflows(hf: Holdfast) -> Iterator[Finding]:
+    if not _has_workflows(hf):
+        return
     sight = hf.workflows.sight()
     over = [workflow.name for workflow in sight.workflows if gone(workflow, sight.verdicts, sight.now)]
     if over:
@@ -48,6 +52,12 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if sight.marker is not None and sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
         mend = "`holdfast swap reconcile` clears it, and so does the next one who looks"
         yield warn("leftovers", f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead", mend)
+
+
+def _has_workflows(hf: Holdfast) -> bool:
+    """Has anybody used workflows here? In plain files, to look would begin their folder."""
+    folders = getattr(hf.store, "folders", None)
+    return not isinstance(folders, Folders) or workflow_folder(folders, hf.store.namespace).is_dir()
 
 
 def _agents(hf: Holdfast) -> Iterator[Finding]:
@@ -69,7 +79,7 @@ def _leases(hf: Holdfast) -> Iterator[Finding]:
 def followers(hf: Holdfast) -> list[Finding]:
     """What is yet to be told: events to brokers, and the journal to its audit log and files."""
     found = [*_events(hf), *_audit_log(hf)]
-    if (swaps := hf.workflows.swap_log_lag()) is not None:
+    if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
         found += _behind(
             hf, "the swap log", swaps, "see to it that swap_log.jsonl can be written; the next swap brings it up to date"
         )

@@ -64,11 +64,13 @@ def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
     """What is to be looked at, and whether the user chose it."""
     path = store_path(settings)
     if path is not None:
-        yield path.parent, not _is_ours(path)
-        yield from ((one, False) for one in _beside(path))
         if path.is_dir():
+            # Plain files: another program may share the folder, but not what is the store's own in it.
             yield path, True
             yield from ((one, False) for one in _below(path / ".holdfast"))
+        else:
+            yield path.parent, not _is_ours(path)
+            yield from ((one, False) for one in _beside(path))
     yield from ((one, False) for one in _below(gateway_root(settings, "x").parent))
     if key := os.environ.get("MQTT_KEYFILE"):
         yield Path(key), False

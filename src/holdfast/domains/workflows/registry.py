@@ -300,7 +300,7 @@ class Workflows:
 
     def swap_log_lag(self) -> Lag | None:
         """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
-        return self._room.mirror.lag()
+        return self._room.swap_log_lag()
 
     # --- inside ---
 

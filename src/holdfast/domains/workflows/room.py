@@ -17,7 +17,7 @@ from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, Lag
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Room:
         self.swap_lock = swap_lock
         self.signals = signals
         self._guard = guard
-        self.mirror = mirror
+        self._mirror = mirror
 
     def look(self) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
@@ -81,6 +81,10 @@ class Room:
         workflows, marker, current, now = self.store.read(body, scope=SCOPE)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
         return Sight(workflows, marker, current, now, self.verdicts_on(holders), damaged)
+
+    def swap_log_lag(self) -> Lag | None:
+        """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
+        return self._mirror.lag()
 
     def settled(self, sight: Sight) -> bool:
         """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""
@@ -145,7 +149,7 @@ class Room:
         for workflow in change.asked:
             if self.is_here(workflow.owner):
                 self.give_signal(workflow)
-        self.mirror.catch_up()
+        self._mirror.catch_up()
 
     def give_signal(self, workflow: Workflow) -> None:
         """Make a workflow's signal file. One that cannot be made is only warned of: the record says the same, and whoever
