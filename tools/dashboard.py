@@ -38,7 +38,13 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Jobs pending", "Jobs that wait for a worker.", "none", [(f'holdfast_jobs{{{_HERE},status="pending"}}', "")], "stat"
         ),
-        Panel("Waiting for locks", "Requests in line.", "none", [(f"sum(holdfast_lock_waiters{{{_HERE}}})", "")], "stat"),
+        Panel(
+            "Waiting for locks",
+            "Requests in line.",
+            "none",
+            [(f"sum(holdfast_lock_waiters{{{_HERE}}}) or vector(0)", "")],
+            "stat",
+        ),
         Panel(
             "Agents alive", "Agents with a fresh lease.", "none", [(f'holdfast_agents{{{_HERE},state="fresh"}}', "")], "stat"
         ),
@@ -46,7 +52,7 @@ ROWS: dict[str, list[Panel]] = {
             "Queues blocked",
             "Gateways that wait for an operator's decision.",
             "none",
-            [(f'sum(holdfast_gateway_blocked{{{_HERE},why="reconciliation"}})', "")],
+            [(f'sum(holdfast_gateway_blocked{{{_HERE},why="reconciliation"}}) or vector(0)', "")],
             "stat",
         ),
     ],

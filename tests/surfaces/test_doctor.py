@@ -306,9 +306,11 @@ def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
 
 
 def test_a_database_that_is_away(clinic: Clinic, tmp_path: Path) -> None:
-    found = [one for one in examine(f"postgresql://nobody@/none?host={tmp_path}") if one.verdict is Verdict.FAIL]
+    everything = list(examine(f"postgresql://nobody:hunter2@/none?host={tmp_path}"))
+    found = [one for one in everything if one.verdict is Verdict.FAIL]
     assert [one.check for one in found] == ["store"]
     assert exit_status(found) == 6
+    assert "hunter2" not in repr(everything)
 
 
 # --- clocks ---

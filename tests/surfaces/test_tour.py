@@ -91,6 +91,13 @@ def only(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     monkeypatch.setattr(tour, "CHAPTERS", [chapter for chapter in tour.CHAPTERS if part in chapter.title])
 
 
+def test_what_cannot_be_played_here_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    only(monkeypatch, "Gateways")
+    monkeypatch.setattr(gateway, "not_installed", lambda extra: ["litestar"])
+    assert root.run(["tour"]) == 0
+    assert "left out: a gateway needs litestar (pip install 'holdfast[server]')" in capsys.readouterr().out
+
+
 def test_a_statement_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     only(monkeypatch, "Jobs")
     monkeypatch.setattr(jobs, "WAKE_MS_MAX", -1)
