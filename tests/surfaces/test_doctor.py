@@ -481,7 +481,7 @@ def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: 
         gateway.start()
         assert clinic.look() == []
         assert "1 answer" in clinic.look("gateways")[0].says
-        gateway.client.prompt("long 1")
+        gateway.client.prompt("busy 30")
         gateway.client.prompt("waits")
         _until_state(gateway, 2)
         assert gateway.process is not None
