@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_the_tour_holds(short: Path) -> None:
     for part in ("Agents", "Network", "Locks", "Jobs", "worker is killed", "Gateways", "Workflows", "store"):
         assert part in ran.stdout
     assert ran.stdout.count("killed with -9") >= 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None:
+    around = {**os.environ, "TMPDIR": str(tmp_path)}
+    playing = subprocess.Popen([sys.executable, "-u", "-c", _RUN, "Agents"], env=around, stdout=subprocess.PIPE, text=True)
+    assert playing.stdout is not None
+    while "✓" not in playing.stdout.readline():
+        continue
+    playing.send_signal(number)
+    assert playing.wait(30) != 0
+    playing.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in _running()
 
 
 @pytest.mark.slow

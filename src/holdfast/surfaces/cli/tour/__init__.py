@@ -5,12 +5,13 @@ be true. A statement that does not hold ends the tour with exit status 1, and is
 """
 
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,7 +110,8 @@ def tour(keep: bool) -> int:
     try:
         click.secho("A tour of Holdfast", bold=True)
         click.echo(filled(_INTRODUCTION))
-        told = _played(url, folder)
+        with _ended_in_order():
+            told = _played(url, folder)
     except BrokenStep as broken:
         click.secho(f"\n  ✗ {broken}", fg="red")
         click.echo("The tour stops here: this did not come out as told.")
@@ -120,6 +122,20 @@ def tour(keep: bool) -> int:
     click.secho(f"\nAll {told} statements held, in {time.monotonic() - begun_s:.0f} s.", bold=True)
     _next_steps(url if keep else None)
     return 0
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Whoever tells the tour to end has its processes and its folder cleared away too, as by Ctrl-C."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _played(url: str, folder: Path) -> int:
