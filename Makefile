@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-run: setup ## See it work: a tour of a few seconds on a store in a temporary folder
+run: setup ## See it work: a tour of half a minute on a store in a temporary folder
 	$(BIN)/holdfast tour
 
 test: setup ## Run the whole suite (under 15 minutes on 2 cores)
@@ -42,8 +42,9 @@ bench: ## Measure against peers and write docs/benchmarks.md
 	bench/needs $(PYTHON) $(BENCH)
 	$(BENCH)/bin/python -m bench
 
-docs: setup ## Draw the pictures of the docs
+docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/dashboard.py
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis

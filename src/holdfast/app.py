@@ -24,6 +24,7 @@ from holdfast.places import (
     shown_in_files,
     signal_folder_of,
     swap_lock_of,
+    workflow_folder,
 )
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.folders import Folders
@@ -134,7 +135,7 @@ class Holdfast:
         if isinstance(folders := getattr(self.store, "folders", None), Folders):
             from holdfast.adapters.workflow_folder import workflows_in_folder
 
-            own = folders.own / "workflows" / self.store.namespace
+            own = workflow_folder(folders, self.store.namespace)
             return workflows_in_folder(
                 folders.of("workflows"), own, self.store, self.log, self.processes, label=label, access=self._access
             )

@@ -20,6 +20,7 @@ from holdfast.stores.opening import sqlite_path
 if TYPE_CHECKING:
     from holdfast.domains.agents import Agent
     from holdfast.domains.workflows.swap_lock import SwapLock
+    from holdfast.stores.files.folders import Folders
 
 
 PLACES = {"agents": ".", "network": ".", "network_locks": "locks", "workflows": "."}
@@ -58,6 +59,11 @@ def swap_lock_of(store: Store) -> "SwapLock":
     from holdfast.adapters.thread_lock import ThreadLock
 
     return ThreadLock()
+
+
+def workflow_folder(folders: "Folders", namespace: str) -> Path:
+    """Where a files store has what the layout of workflows has no place for."""
+    return folders.own / "workflows" / namespace
 
 
 def signal_folder_of(store: Store) -> Path:

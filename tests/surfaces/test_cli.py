@@ -306,18 +306,3 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
             assert leaf.help, leaf.name
             assert all(option.help for option in leaf.params if isinstance(option, click.Option)), leaf.name
     assert "Areas" in holdfast("--help").out
-
-
-def test_the_tour_holds(tmp_path: Path) -> None:
-    ran = CommandLine(tmp_path)("tour")
-    assert ran.status == 0, ran.out
-    assert "✗" not in ran.out
-    assert ran.out.count("✓") >= 13
-
-
-def test_a_broken_step_ends_the_tour_with_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.surfaces.cli import root, tour
-
-    monkeypatch.setattr(tour, "CHAPTERS", {"broken": lambda stage: stage.holds(False, "the sky is green")})
-    assert root.run(["tour"]) == 1
-    assert "✗ the sky is green" in capsys.readouterr().out

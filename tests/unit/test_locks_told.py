@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.errors import DeadlockDetected, InvalidName, InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_PRIORITY_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks import statistics as statistics_
 from holdfast.primitives.locks.picture import Alive
-from holdfast.primitives.locks.statistics import BUCKETS_S, OTHERS
+from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_locks import STORES, Failing, Machine, Waiter, Watches, World, lock_database, watches, world_of

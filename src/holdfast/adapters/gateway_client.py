@@ -48,15 +48,26 @@ class GatewayClient:
     """One agent's gateway. Results are what it answers, as JSON shows it; its refusals are errors of the tree.
 
     `root` is the gateway's folder, in which address and token are; or both are given. Every method raises Unavailable when no
-    gateway answers.
+    gateway answers: each answer is waited for `timeout_s`, and asked for up to `tries` times where that is harmless.
     """
 
-    def __init__(self, agent: str, *, root: Path, url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self,
+        agent: str,
+        *,
+        root: Path,
+        url: str | None = None,
+        token: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        tries: int = _TRIES,
+    ) -> None:
         if (url is None) != (token is None):
             raise InvalidValue("an address needs its token, and a token its address: give both or neither")
         self.agent = agent
         self.folder = GatewayFolder(root)
         self._token = ""
+        self._timeout_s = timeout_s
+        self._tries = tries
         self._given = None if url is None or token is None else _address(url, token)
 
     def status(self) -> Document:
@@ -159,9 +170,9 @@ class GatewayClient:
         """Ask; and again after a lost answer, where that cannot do anything twice."""
         headers = {} if key is None else {"Idempotency-Key": key}
         target = path if params is None else f"{path}?{urlencode(params)}"
-        tries = _TRIES if method == "GET" or key is not None else 1
+        tries = self._tries if method == "GET" or key is not None else 1
         for left in reversed(range(tries)):
-            with closing(self._connected(_TIMEOUT_S + more_s)) as connection:
+            with closing(self._connected(self._timeout_s + more_s)) as connection:
                 try:
                     answer = self._sent(connection, method, target, headers, body)
                     status, content = answer.status, answer.read()

@@ -29,7 +29,7 @@ from holdfast.kernel.clock import render
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, Lag
 
 _log = logging.getLogger("holdfast.jobs.log")
 _KINDS = {
@@ -71,6 +71,10 @@ class JobLog:
             _log.warning("%s", why)
             return why
         return None
+
+    def lag(self, journal: Journal) -> Lag:
+        """How far it is behind the journal."""
+        return journal.lag(self._cursor(), lambda entry: entry.kind in _KINDS)
 
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.

@@ -21,7 +21,7 @@ from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import MIRROR_LOOK_BACK_BYTES
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, Lag
 
 Telling = Callable[[Entry], Mapping[str, Any] | None]
 """The line that tells of an entry; None for an entry that the file does not tell of."""
@@ -83,6 +83,19 @@ class JournalMirror:
                     return
         except (OSError, HoldfastError) as error:
             self._warn(self._path, error)
+
+    def lag(self) -> Lag:
+        """How far the file is behind the journal. Raises OSError when its mark cannot be read."""
+        try:
+            fd = os.open(self._mark_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            mark = _Mark()
+        else:
+            try:
+                mark = _read(fd)
+            finally:
+                os.close(fd)
+        return self._journal.lag(mark.cursor, lambda entry: self._telling(entry) is not None)
 
     def _copied(self) -> bool:
         """Copy what is new; True when there may be more."""

@@ -55,6 +55,33 @@ MIRROR_LOOK_BACK_BYTES = 16 << 20
 JOURNAL_READ_MAX = 1000
 """Most entries that one read of the journal returns."""
 
+JOURNAL_LAG_LOOK_MAX = 10_000
+"""Most entries that are looked through to see how far a follower of the journal is behind."""
+
+METRICS_RESOURCES_MAX = 200
+"""Most resources with metrics of their own; what comes beyond is summed up together."""
+
+METRICS_CLAIMS_MAX = 200
+"""Most agents, and most workflows, whose leases have metrics of their own: those that end first."""
+
+METRICS_GATEWAYS_MAX = 200
+"""Most gateways that are asked for metrics."""
+
+METRICS_ASK_S = 1.0
+"""How long a gateway may take to say how it is, for metrics and for the doctor."""
+
+METRICS_PROBE_S = 2.0
+"""How long a store may take for one empty transaction, for metrics."""
+
+DOCTOR_CHECK_S = 5.0
+"""How long one check of the doctor may take."""
+
+CLOCK_SKEW_S = 2.0
+"""How far a database's clock may be from this machine's before the doctor speaks of it."""
+
+DISK_FREE_BYTES_MIN = 64 << 20
+"""How much room a store's disk should have: the log of a busy store grows to a good part of it."""
+
 FILES_RETRY_ATTEMPTS = 3
 """How often the files store tries to read or write a file before it says that it cannot."""
 

@@ -5,13 +5,15 @@ for batch in journal.follow(cursor): ...
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.kernel import clock
-from holdfast.kernel.limits import JOURNAL_TRIM_EVERY
+from holdfast.kernel.limits import JOURNAL_LAG_LOOK_MAX, JOURNAL_TRIM_EVERY
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
@@ -23,6 +25,13 @@ SECRET_ENDINGS = (
 """How the names of secret fields end. A plain `token` is a claim's number and no secret."""
 
 REDACTED = "[redacted]"
+
+
+class Lag(NamedTuple):
+    """How far a follower is behind: how many entries it has yet to tell of, and when the first of them happened."""
+
+    entries: int
+    since: datetime | None
 
 
 class Journal:
@@ -78,6 +87,19 @@ class Journal:
                 if left_s is not None and left_s <= 0:
                     return
                 ears.wait(left_s)
+
+    def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
+        """How far a follower that stands at a cursor is behind, of the entries that it tells of.
+
+        Looks no further than JOURNAL_LAG_LOOK_MAX entries, so a follower that is further behind is only said to be so far.
+        """
+        behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
+        missing = [entry.at for entry in islice(behind, JOURNAL_LAG_LOOK_MAX) if tells(entry)]
+        return Lag(len(missing), missing[0] if missing else None)
+
+    def oldest(self) -> Entry | None:
+        """The oldest entry that is kept; None for an empty journal."""
+        return next(iter(self._store.journal(limit=1).entries), None)
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
         """Trim the journal now, in a transaction of its own; return how many entries were dropped."""

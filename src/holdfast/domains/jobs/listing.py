@@ -30,6 +30,16 @@ def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, l
     return list(islice(matching, limit))[::-1]
 
 
+def counts(tx: ReadTx) -> dict[JobStatus, int]:
+    """How many jobs have each status. Each is in one index, so none of them is read."""
+    ended = {
+        status: sum(tx.count(JOBS, "ended", (ended_group(status, adopted=adopted),)) for adopted in (False, True))
+        for status in JobStatus
+        if status.ended
+    }
+    return {JobStatus.PENDING: tx.count(JOBS, "turn"), JobStatus.RUNNING: tx.count(JOBS, "running"), **ended}
+
+
 def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
     """The oldest jobs of these groups that have ended, by arrival."""
     damaged: Damage = []

@@ -64,6 +64,18 @@ class Reaper:
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         reaped: list[Job] = []
         alive: list[Holder] = []
+        for page in self._pages():
+            suspects, liveness = self._looked(page)
+            reaped += self._reap(suspects) if suspects else []
+            alive += [job.claimed_by for job in page.jobs if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
+        return Sweep(reaped, alive)
+
+    def due(self) -> list[Job]:
+        """The running jobs that the next sweep would reap. Changes nothing."""
+        return [job for page in self._pages() for job in self._looked(page)[0]]
+
+    def _pages(self) -> "Iterator[_Page]":
+        """The running jobs, as they are when their page is asked for."""
         start: Parts | None = ()
         size = JOBS_SWEPT_MAX
         while start is not None:
@@ -71,10 +83,12 @@ class Reaper:
             # More of one moment than a page holds would be looked at for ever.
             size = 2 * size if page.following == start else JOBS_SWEPT_MAX
             start = page.following
-            swept = self._sweep(page)
-            reaped += swept.reaped
-            alive += swept.alive
-        return Sweep(reaped, alive)
+            yield page
+
+    def _looked(self, page: "_Page") -> tuple[list[Job], dict[str, Liveness]]:
+        """Those of a page that must be reaped, and what is known of the workers of all."""
+        liveness = {job.job_id: self._liveness(job) for job in page.jobs}
+        return [job for job in page.jobs if _verdict(job, liveness[job.job_id], page.now) is not None], liveness
 
     @contextmanager
     def watching(self, holders: Sequence[Holder]) -> Iterator[Watched]:
@@ -92,12 +106,6 @@ class Reaper:
             for fd in fds:
                 if fd is not None:
                     os.close(fd)
-
-    def _sweep(self, page: "_Page") -> Sweep:
-        liveness = {job.job_id: self._liveness(job) for job in page.jobs}
-        suspects = [job for job in page.jobs if _verdict(job, liveness[job.job_id], page.now) is not None]
-        alive = [job.claimed_by for job in page.jobs if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
-        return Sweep(self._reap(suspects) if suspects else [], alive)
 
     def _liveness(self, job: Job) -> Liveness:
         return Liveness.UNKNOWN if job.claimed_by is None else self._probe(job.claimed_by)

@@ -261,6 +261,10 @@ class Jobs:
         """Put back the jobs of dead workers, end those past their limits, and return them as they are now."""
         return self._reaper.sweep().reaped
 
+    def abandoned(self) -> list[Job]:
+        """The running jobs that the next pick or list would reap: nobody works on them. Changes nothing."""
+        return self._reaper.due()
+
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None, adopted: bool = False) -> int:
         """Remove finished jobs beyond the bounds (the configured ones unless told), with their events; return how many.
 
@@ -309,6 +313,12 @@ class Jobs:
         return self._store.read(
             lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, damaged=damaged), scope=[JOBS]
         )
+
+    def counts(self) -> dict[JobStatus, int]:
+        """How many jobs have each status, as they are recorded: reads none of them, and reaps none."""
+        from holdfast.domains.jobs.listing import counts
+
+        return self._store.read(counts, scope=[JOBS])
 
     def _prune_now_and_then(self) -> None:
         """The job is registered: what goes wrong here is nothing that its registrant should hear."""

@@ -118,6 +118,10 @@ class JobEvents:
             page, start = self._store.read(partial(_waiting, match=match, start=start), scope=[JOBS, JOB_EVENTS])
             yield page
 
+    def unsent_count(self) -> int:
+        """How many events wait for a broker."""
+        return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
+
     def sent(self, events: Sequence[Event]) -> None:
         """Take note that the broker has these."""
 

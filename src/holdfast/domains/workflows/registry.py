@@ -22,7 +22,7 @@ from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.store import Damage, Listener, Store, Tx
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, Lag
 
 
 class Registered(NamedTuple):
@@ -304,6 +304,14 @@ class Workflows:
         entries = (entry for batch in self._room.journal.since() for entry in batch.entries)
         events = [event for entry in entries if (event := event_of(entry)) is not None]
         return events[max(len(events) - limit, 0) :]
+
+    def sight(self) -> Sight:
+        """Everything as it is stored, and what is known of the processes. Sweeps nothing and clears nothing."""
+        return self._room.look()
+
+    def swap_log_lag(self) -> Lag | None:
+        """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
+        return self._room.swap_log_lag()
 
     # --- inside ---
 

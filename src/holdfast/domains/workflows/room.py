@@ -17,7 +17,7 @@ from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, Lag
 
 T = TypeVar("T")
 
@@ -81,6 +81,10 @@ class Room:
         workflows, marker, current, now = self.store.read(body, scope=SCOPE)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
         return Sight(workflows, marker, current, now, self.verdicts_on(holders), damaged)
+
+    def swap_log_lag(self) -> Lag | None:
+        """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
+        return self._mirror.lag()
 
     def settled(self, sight: Sight) -> bool:
         """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.store import Entry
+from holdfast.primitives.journal import Lag
 
 STARTED, COMPLETED, FAILED, REFUSED = "swap.started", "swap.completed", "swap.failed", "swap.refused"
 ASKED, YIELDED, IGNORED = "swap.preempt_requested", "swap.preempt_yielded", "swap.preempt_ignored"
@@ -50,9 +51,16 @@ class Mirror(Protocol):
         """Add what is not there yet. Raises nothing: a mirror's failure never fails what it tells of."""
         ...
 
+    def lag(self) -> Lag | None:
+        """How far it is behind the journal; None where there is no copy. Raises OSError when that cannot be told."""
+        ...
+
 
 class NoMirror:
     """For stores whose journal is enough."""
 
     def catch_up(self) -> None:
         """Add nothing."""
+
+    def lag(self) -> None:
+        """There is nothing that could be behind."""

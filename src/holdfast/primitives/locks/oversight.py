@@ -140,10 +140,12 @@ class Oversight:
             return 0
         return self._store.transact(lambda tx: sum(tx.delete(LOCK_WAITS, key) for key in gone), scope=[LOCK_WAITS])
 
-    def statistics(self) -> dict[str, LockStatistics]:
-        """What each resource has been through, this process's counts included."""
+    def statistics(self, *, own: bool = True) -> dict[str, LockStatistics]:
+        """What each resource has been through, this process's latest counts included, unless `own` is False: to add those is
+        a change."""
         self._begin_here()
-        self._counting.add_up()
+        if own:
+            self._counting.add_up()
         rows = self._store.read(lambda tx: tx.range(LOCK_STATISTICS), scope=[LOCK_STATISTICS])
         return {row.key: row.record for row in rows}
 

@@ -9,12 +9,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from holdfast.kernel.codec import Record
+from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.limits import LOCK_STATISTICS_MAX
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
-
-BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
-"""Upper bounds of the histograms' buckets; a last one has what is longer."""
 
 OTHERS = "…"
 """Where resources beyond the bound are summed up."""

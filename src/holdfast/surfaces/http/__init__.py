@@ -8,5 +8,6 @@ openapi.py     what the schema says of them
 changes.py     asleep until the store changes, without a thread for each that waits
 sse.py         the journal as a stream of events, resumable
 serving.py     a server from its first moment to its graceful end
+metrics.py     what Prometheus scrapes
 gateway/       the gateway's routes
 """

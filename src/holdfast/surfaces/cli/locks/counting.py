@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from holdfast.kernel.codec import to_plain
-from holdfast.primitives.locks.statistics import BUCKETS_S, LockStatistics
+from holdfast.kernel.histogram import BUCKETS_S
+from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import printable

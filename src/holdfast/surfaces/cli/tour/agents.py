@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import Held, status_of
-from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Stage
+from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 _NAME = "tour-gpu"
 _LIVING = ("sh", "-c", "echo up; exec sleep 600")
@@ -23,8 +23,7 @@ def agents_chapter(stage: Stage) -> None:
         _refused(stage)
         _killed(stage, first, runner.pid)
     finally:
-        runner.kill()
-        runner.communicate()
+        _end(stage, runner)
 
 
 def _outlive(stage: Stage, first: Agent) -> None:
@@ -53,6 +52,16 @@ def _killed(stage: Stage, first: Agent, runner: int) -> None:
     stage.holds((status, printed) == (0, "successor"), "the next one takes over at once: its process is dead, that is proved")
     gone = stage.hf.agents.resolve(_NAME).reason
     stage.holds(gone is not None and gone.value == "missing", "and when it ends, it leaves nothing behind")
+
+
+def _end(stage: Stage, runner: Process) -> None:
+    """End the runner and, if the chapter was cut short, its agent, which outlives it."""
+    left = stage.hf.agents.resolve(_NAME).record
+    runner.kill()
+    runner.wait()
+    if left is not None and left.holder is not None:
+        with suppress(ProcessLookupError):
+            os.kill(left.holder.pid, signal.SIGKILL)
 
 
 def _until_readable(fd: int) -> None:

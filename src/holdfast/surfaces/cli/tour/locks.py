@@ -1,14 +1,11 @@
 """The locks chapter."""
 
-import itertools
 import signal
 import subprocess
-import tempfile
 
 from holdfast.kernel.errors import DeadlockDetected, Fenced
 from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
 
-ROUTERS = ("router-1", "router-2", "router-3")
 HAND_OVER_MS_MAX = 1000
 """Well below the second look that a sleeper takes by itself (WAIT_RECHECK_S), and far below any lease."""
 
@@ -37,22 +34,10 @@ with holdfast.connect(sys.argv[1]) as hf:
 
 
 def locks_chapter(stage: Stage) -> None:
-    """Sets of routers; a hand-over; a holder killed; a deadlock."""
-    _sets(stage)
+    """A hand-over; a holder killed; a deadlock."""
     _hand_over(stage)
     _kill(stage)
     _deadlock(stage)
-
-
-def _sets(stage: Stage) -> None:
-    orders = list(itertools.permutations(ROUTERS))[:4]
-    stage.say(f"4 processes run a command under `holdfast locks run {' '.join(ROUTERS)}`, each with the names in another order")
-    with tempfile.TemporaryDirectory() as folder:
-        # The folder can be made by one at a time: whoever finds it there was not alone.
-        alone = ("sh", "-c", 'mkdir "$0" && rmdir "$0"', f"{folder}/busy")
-        runs = [stage.start("locks", "run", *order, "--", *alone) for order in orders]
-        statuses = [stage.outcome(run)[0] for run in runs]
-    stage.holds(statuses == [0] * 4, "each was alone with all three, and no order of names made them wait for each other")
 
 
 def _hand_over(stage: Stage) -> None:

@@ -1,16 +1,25 @@
 """The tour's stage: a connection, real child processes, and statements that must hold."""
 
 import os
+import shutil
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
 from holdfast.app import Holdfast
 
 PATIENCE_S = 30.0
+_LOOK_EVERY_S = 0.03
+_WIDTH_MAX = 110
+_FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
+"""How variables begin that would lead a process of the tour elsewhere than to the tour's own store and tmux."""
+
+Process = subprocess.Popen[str]
 
 
 class BrokenStep(Exception):
@@ -18,37 +27,45 @@ class BrokenStep(Exception):
 
 
 class Stage:
-    """Where a chapter plays."""
+    """Where a chapter plays. Whatever it starts is gone when it is closed."""
 
-    def __init__(self, hf: Holdfast, url: str) -> None:
+    def __init__(self, hf: Holdfast, url: str, folder: Path) -> None:
         self.hf = hf
         self.url = url
+        self.folder = folder
         self.told = 0
+        self.last_said = ""
+        around = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), "TMUX_TMPDIR": str(folder)}
+        self._started: list[Process] = []
 
-    def title(self, text: str) -> None:
-        """Begin a chapter."""
+    def title(self, text: str, why: str) -> None:
+        """Begin a chapter: what it is called, and why anybody wants it."""
         click.secho(f"\n{text}", bold=True)
+        click.secho(filled(why, "  "), dim=True)
 
     def say(self, text: str) -> None:
         """Tell what is about to happen."""
-        click.echo(f"  · {text}")
+        self.last_said = text
+        click.echo(filled(text, "  · "))
 
     def holds(self, true: bool, text: str) -> None:
         """State what must be true now. Raises BrokenStep if it is not."""
         if not true:
             raise BrokenStep(text)
         self.told += 1
-        click.echo(f"  {click.style('✓', fg='green')} {text}")
+        mark = click.style("✓", fg="green")
+        click.echo(f"  {mark}{filled(text, '  ✓ ')[3:]}")
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> Process:
         """Start `holdfast WORDS` as a process of its own, on the tour's store."""
         return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words])
 
-    def start_script(self, script: str, *words: str) -> subprocess.Popen[str]:
+    def start_script(self, script: str, *words: str) -> Process:
         """Start a Python program of its own; it finds the store's URL and the words in its arguments."""
         return self._start([sys.executable, "-c", script, self.url, *words])
 
-    def line(self, process: subprocess.Popen[str]) -> str:
+    def line(self, process: Process) -> str:
         """The next line that a process prints; empty when it has ended."""
         return process.stdout.readline().strip() if process.stdout else ""
 
@@ -56,14 +73,39 @@ class Stage:
         """A time that all processes of this machine agree on."""
         return time.monotonic()
 
-    def outcome(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+    def outcome(self, process: Process) -> tuple[int, str]:
         """Wait for a process; return its exit status and what it printed."""
         printed, _ = process.communicate(timeout=PATIENCE_S)
         return process.returncode, printed.strip()
 
-    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        # Whatever it leaves goes with the tour's folder, and the tmux session around the tour is not its own.
-        around = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
-        folder = os.path.dirname(self.url.partition(":")[2])
-        environment = {**around, "HOLDFAST_STORE": self.url, "XDG_STATE_HOME": folder}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
+    def until(self, true: Callable[[], bool], text: str) -> None:
+        """Wait for what other programs do, which tell nobody. Raises BrokenStep when it does not come about."""
+        end = time.monotonic() + PATIENCE_S
+        while not true():
+            if time.monotonic() > end:
+                raise BrokenStep(text)
+            time.sleep(_LOOK_EVERY_S)
+
+    def close(self) -> None:
+        """End every process that is left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def _start(self, command: Sequence[str]) -> Process:
+        # In the tour's folder: the settings of wherever the user is must not lead it elsewhere.
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.environment, cwd=self.folder, text=True
+        )
+        self._started.append(process)
+        return process
+
+
+def filled(text: str, lead: str = "") -> str:
+    """The text within the terminal's width, with its further lines below its first word."""
+    width = min(shutil.get_terminal_size().columns, _WIDTH_MAX)
+    words = textwrap.wrap(text, max(width - len(lead), 30), break_long_words=False, break_on_hyphens=False)
+    return lead + ("\n" + " " * len(lead)).join(words)

@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.configuration import load_settings
 from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Tx
 from holdfast.surfaces.cli.tour.stage import Stage
 from holdfast.upkeep import Upkeep
@@ -64,7 +64,7 @@ def _journal(stage: Stage) -> None:
 
 
 def _restore(stage: Stage) -> None:
-    upkeep = Upkeep(load_settings(store=stage.url))
+    upkeep = Upkeep(Settings(store=stage.url))
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "backup.sqlite"
         upkeep.backup(saved)

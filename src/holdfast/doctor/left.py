@@ -1,0 +1,120 @@
+"""What the dead left behind and nobody has reaped; and what is yet to be told."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.app import Holdfast
+from holdfast.doctor.finding import Finding, fail, ok, warn
+from holdfast.domains.agents.cleanup import REMOVED_FOR
+from holdfast.domains.workflows.change import gone
+from holdfast.kernel.holder import Liveness
+from holdfast.places import workflow_folder
+from holdfast.primitives.journal import Lag
+from holdfast.stores.files.folders import Folders
+
+LAG_S = 600.0
+"""How far a follower of the journal may be behind before it is spoken of."""
+
+
+def leftovers(hf: Holdfast) -> list[Finding]:
+    """Records of processes that are dead. Most are reaped by whoever asks next; here is what nobody asked for."""
+    found = [*_locks(hf), *_jobs(hf), *_workflows(hf), *_agents(hf), *_leases(hf)]
+    return found or [ok("leftovers", "nothing of dead processes is left")]
+
+
+def _locks(hf: Holdfast) -> Iterator[Finding]:
+    volatile = getattr(getattr(hf.store, "inner", hf.store), "volatile_path", None)
+    if callable(volatile) and not volatile().exists():
+        # Nobody has locked anything since this machine was started; to look would begin that file.
+        return
+    dead = [status.name for status in hf.locks.list_held() if any(hold.reclaimable for hold in status.holds)]
+    if dead:
+        mend = f"nothing must be done, the next one that asks gets it; `holdfast locks explain {dead[0]}` tells more"
+        yield warn("leftovers", f"{len(dead)} locks are held by the dead, such as {dead[0]}", mend)
+
+
+def _jobs(hf: Holdfast) -> Iterator[Finding]:
+    dead = hf.jobs.abandoned()
+    if dead:
+        mend = "`holdfast jobs list` puts them back or ends them, and so does the next worker"
+        yield warn("leftovers", f"{len(dead)} jobs run without anybody, such as {dead[0].job_id}", mend)
+
+
+def _workflows(hf: Holdfast) -> Iterator[Finding]:
+    if not _has_workflows(hf):
+        return
+    sight = hf.workflows.sight()
+    over = [workflow.name for workflow in sight.workflows if gone(workflow, sight.verdicts, sight.now)]
+    if over:
+        mend = "`holdfast workflows sweep` takes them out, and so does the next swap"
+        yield warn("leftovers", f"{len(over)} workflows are over and still registered, such as {over[0]}", mend)
+    if sight.marker is not None and sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
+        mend = "`holdfast swap reconcile` clears it, and so does the next one who looks"
+        yield warn("leftovers", f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead", mend)
+
+
+def _has_workflows(hf: Holdfast) -> bool:
+    """Has anybody used workflows here? In plain files, to look would begin their folder."""
+    folders = getattr(hf.store, "folders", None)
+    return not isinstance(folders, Folders) or workflow_folder(folders, hf.store.namespace).is_dir()
+
+
+def _agents(hf: Holdfast) -> Iterator[Finding]:
+    planned = [item for item in hf.agents.cleanup(dry_run=True).planned if item.why in REMOVED_FOR]
+    if planned:
+        says = f"{len(planned)} agents left something behind, such as {planned[0].agent_id} ({planned[0].why.value})"
+        yield warn("leftovers", says, "`holdfast agents cleanup` removes it; with --dry-run it says what")
+
+
+def _leases(hf: Holdfast) -> Iterator[Finding]:
+    network = hf.network
+    shown = [*network.list_host_leases(damaged=[]).values(), *network.list_neighbor_leases(damaged=[]).values()]
+    dead = sum(lease["dead"] for one in shown for lease in one["leases"])
+    if dead:
+        mend = "`holdfast network sweep` removes them, and so does the next change of the same host"
+        yield warn("leftovers", f"{dead} leases on hosts or neighbours are of the dead", mend)
+
+
+def followers(hf: Holdfast) -> list[Finding]:
+    """What is yet to be told: events to brokers, and the journal to its audit log and files."""
+    found = [*_events(hf), *_audit_log(hf)]
+    if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
+        found += _behind(
+            hf, "the swap log", swaps, "see to it that swap_log.jsonl can be written; the next swap brings it up to date"
+        )
+    return found or [ok("journal", "the audit log keeps up, and no event waits")]
+
+
+def _events(hf: Holdfast) -> Iterator[Finding]:
+    if number := hf.job_events.unsent_count():
+        mend = "`holdfast jobs publish --unsent` sends them when their broker can be reached"
+        yield warn("journal", f"{number} events of jobs wait for their broker", mend)
+
+
+def _audit_log(hf: Holdfast) -> Iterator[Finding]:
+    if hf.job_log is None:
+        return
+    folder = hf.job_log.folder
+    if why := _unwritable(folder):
+        mend = "make it writable, or choose another folder with jobs.logs in holdfast.toml (or DELEGATE_JOB_LOGS_DIR)"
+        yield fail("journal", f"the audit log {folder} cannot be written: {why}", mend, "unavailable")
+        return
+    yield from _behind(
+        hf, f"the audit log {folder}", hf.job_log.lag(hf.log), "`holdfast jobs logs --list` writes what is missing"
+    )
+
+
+def _behind(hf: Holdfast, what: str, lag: Lag, mend: str) -> Iterator[Finding]:
+    if lag.since is not None and (age_s := (hf.store.now() - lag.since).total_seconds()) > LAG_S:
+        yield warn("journal", f"{what} is {lag.entries} entries and {age_s / 60:.0f} minutes behind", mend)
+
+
+def _unwritable(folder: Path) -> str:
+    """Why a folder, or the one it would be made in, cannot be written; empty when it can."""
+    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return "the file system is read-only"
+    return "" if os.access(there, os.W_OK | os.X_OK) else "its permissions do not allow it"

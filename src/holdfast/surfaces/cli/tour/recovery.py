@@ -1,0 +1,107 @@
+"""A worker is killed with a job, a lock and a lease in its hands."""
+
+import signal
+
+from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.errors import Fenced
+from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
+
+LABEL, BOARD, NAME = "tmux:night", "board-7", "tour-night"
+RECOVERED_MS_MAX = 1500
+"""Below the second look that a sleeper takes by itself (WAIT_RECHECK_S): only being woken brings it there in time."""
+
+_WORKER = """
+import sys, signal, holdfast
+url, label, board, name, manifest = sys.argv[1:]
+hf = holdfast.connect(url)
+me = hf.processes.current()
+job = hf.jobs.pick_pending(label, holder=me)
+grant = hf.locks.acquire(board, by=job.job_id)
+hf.agents.publish(name, backend="command", tool="python", manifest_path=manifest, holder=me)
+print(job.job_id, job.token, grant.token, flush=True)
+signal.pause()
+"""
+
+_SUCCESSOR = """
+import sys, time, holdfast
+
+class Telling:
+    '''Says when there is nothing to do but sleep.'''
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *how):
+        return self.inner.__exit__(*how)
+    def listen(self, topics):
+        return Telling(self.inner.listen(topics))
+    def wait(self, timeout_s, **more):
+        print('asleep', flush=True)
+        return self.inner.wait(timeout_s, **more)
+
+url, label, board, name, manifest = sys.argv[1:]
+real = holdfast.connect(url)
+hf = holdfast.connect(url)
+hf.store = Telling(hf.store)
+me = hf.processes.current()
+job = hf.jobs.pick_pending(label, holder=me, wait_s=20)
+had_job = time.monotonic()
+grant = real.locks.acquire(board, by=job.job_id, timeout_s=5)
+had_lock = time.monotonic()
+agent = real.agents.publish(name, backend="command", tool="python", manifest_path=manifest, holder=me)
+print("has", job.job_id, job.attempt, had_job, had_lock, time.monotonic(), flush=True)
+real.jobs.update_status(job.job_id, "completed", token=job.token, result="done at the second attempt")
+grant.release()
+real.agents.remove(agent.agent_id, agent.generation_id)
+"""
+
+
+def recovery_chapter(stage: Stage) -> None:
+    """One worker has everything, another sleeps; the first is killed."""
+    manifest = str(stage.folder / "night.json")
+    job = stage.hf.jobs.register_job("flash the board", agent="python", agent_session=LABEL)
+    words = (LABEL, BOARD, NAME, manifest)
+    worker = stage.start_script(_WORKER, *words)
+    said = stage.line(worker).split()
+    if said[:1] != [job.job_id]:
+        raise BrokenStep("a worker has the job, the lock and the name")
+    stage.say(
+        f"a worker has job {job.job_id}, the lock on {BOARD} and, for the next 24 hours, the name {NAME}; a second one sleeps"
+    )
+    successor = stage.start_script(_SUCCESSOR, *words)
+    asleep = stage.line(successor) == "asleep"
+    stage.say("the first one is killed with -9")
+    killed_s = stage.monotonic()
+    worker.send_signal(signal.SIGKILL)
+    status, printed = stage.outcome(successor)
+    _, _, attempt, *times = _has(printed)
+    job_ms, lock_ms, lease_ms = ((float(at_s) - killed_s) * 1000 for at_s in times)
+    stage.holds(
+        asleep and status == 0 and job_ms < RECOVERED_MS_MAX,
+        f"the second had the job {job_ms:.0f} ms later, as attempt {attempt}",
+    )
+    stage.holds(lock_ms < RECOVERED_MS_MAX, f"the lock on {BOARD} after {lock_ms:.0f} ms: nobody removed a lock file")
+    stage.holds(lease_ms < RECOVERED_MS_MAX, f"and the name after {lease_ms:.0f} ms: its 24 hours died with the process")
+    _aftermath(stage, job.job_id, int(said[1]))
+
+
+def _has(printed: str) -> list[str]:
+    line = next((line.split() for line in printed.splitlines() if line.startswith("has ")), [])
+    if len(line) != 6:
+        raise BrokenStep("the second worker got the job, the lock and the name")
+    return line
+
+
+def _aftermath(stage: Stage, job_id: str, token: int) -> None:
+    done = stage.hf.jobs.get_job(job_id)
+    refused = False
+    try:
+        stage.hf.jobs.update_status(job_id, JobStatus.ERROR, token=token)
+    except Fenced:
+        refused = True
+    stage.holds(
+        done.status is JobStatus.COMPLETED and refused,
+        "the work is done once; had the first one come back from a coma, its word would be refused",
+    )

@@ -1,0 +1,31 @@
+"""How long the store takes."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.kernel.histogram import Histogram
+from holdfast.views.metrics.text import buckets, gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+class Probe(NamedTuple):
+    """What one empty transaction came to: whether it was made, and how long that took."""
+
+    up: bool
+    took_s: float
+
+
+def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]":
+    """The samples of the store, as this process sees it."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    yield gauge("holdfast_store_up", "Whether the store took one empty transaction in time.", probe.up)
+    yield gauge("holdfast_store_probe_seconds", "How long that took, with its turn and its sync.", probe.took_s)
+    histogram = HistogramMetricFamily(
+        "holdfast_store_transaction_seconds", "How long calls of the store took in this process.", labels=["operation"]
+    )
+    for operation, found in times.items():
+        histogram.add_metric([operation], buckets(found.counts), found.total_s)
+    yield histogram

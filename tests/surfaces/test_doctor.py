@@ -1,0 +1,625 @@
+"""The doctor, with each fault made for real: it finds it, says how to mend it, and changes nothing."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.doctor import Finding, Verdict, configured, examine, left, permitted, stored
+from holdfast.doctor.finding import exit_status
+from holdfast.doctor.rounds import within
+from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.holder import Holder
+from holdfast.testing.clock import ManualClock
+from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.stores.postgres_server import Server
+from tests.surfaces.broker import USER, Broker, running
+from tests.surfaces.command import CommandLine
+
+PATIENCE_S = 30.0
+NOBODY = 65534
+
+
+class Clinic:
+    """A store in a folder of its own, and who looks at it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "state"
+        self.url = f"sqlite:{self.folder}/store.sqlite"
+        self.path = self.folder / "store.sqlite"
+
+    def connect(self) -> Holdfast:
+        return holdfast.connect(self.url)
+
+    def used(self) -> str:
+        """Make it, with a job and its audit log; return the job's id."""
+        with self.connect() as hf:
+            job_id = hf.jobs.register_job("x", agent="a", agent_session="tmux:a").job_id
+            assert hf.job_log is not None and hf.job_log.catch_up(hf.log, hf.jobs.peek) is None
+            hf.locks.acquire("router-1", by="job").release()
+        return job_id
+
+    def look(self, check: str | None = None) -> list[Finding]:
+        """What is found, of one check or that is not well."""
+        found = list(examine(self.url))
+        return [one for one in found if (one.check == check if check else one.verdict is not Verdict.OK)]
+
+    def only(self, check: str) -> Finding:
+        """The one thing that is wrong, which one check has found."""
+        found = self.look()
+        assert [one.check for one in found] == [check], found
+        return found[0]
+
+
+@pytest.fixture
+def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
+    for name in [name for name in os.environ if name.startswith(("MQTT_", "TMUX", "HOLDFAST_", "DELEGATE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return Clinic(tmp_path)
+
+
+def a_dead_process(hf: Holdfast) -> Holder:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = hf.processes.of(process.pid)
+    process.communicate(b"\n")
+    return holder
+
+
+# --- nothing wrong ---
+
+
+def test_all_is_well_with_a_store_in_use(clinic: Clinic, tmp_path: Path) -> None:
+    clinic.used()
+    ran = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))("doctor")
+    assert ran.status == 0, ran.out
+    lines = ran.out.splitlines()
+    assert lines[-1] == "all well" and ran.err == ""
+    assert {line.split()[0] for line in lines[:-1]} == {"ok"}
+    checks = [line.split()[1] for line in lines[:-1]]
+    assert checks == [
+        *("settings", "machine", "extras", "disk", "permissions", "store", "schema", "clock", "leftovers", "journal"),
+        *("tmux", "broker", "gateways", "server"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_looking_changes_nothing(clinic: Clinic, tmp_path: Path, kind: str) -> None:
+    if kind == "files":
+        clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
+    with clinic.connect() as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
+
+    def there() -> tuple[object, ...]:
+        names = sorted(
+            (path, path.stat().st_mode) for path in clinic.folder.rglob("*") if path.name[-4:] not in ("-wal", "-shm")
+        )
+        with clinic.connect() as hf:
+            return names, hf.log.tail(1000), hf.jobs.counts()
+
+    before = there()
+    assert clinic.look() == []
+    assert there() == before
+
+
+def test_a_store_that_is_not_there_is_not_made(clinic: Clinic) -> None:
+    assert clinic.look() == []
+    assert "none yet" in clinic.look("store")[0].says
+    assert not clinic.folder.exists()
+
+
+def test_programs_read_json(clinic: Clinic, tmp_path: Path) -> None:
+    clinic.used()
+    clinic.path.chmod(0o644)
+    ran = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))("doctor", "--json")
+    document = json.loads(ran.out)
+    assert ran.status == 4 and document["well"] is False
+    wrong = [one for one in document["findings"] if one["verdict"] == "fail"]
+    assert wrong == [
+        {
+            "check": "permissions",
+            "verdict": "fail",
+            "says": f"{clinic.path} has mode 0644: others may read it",
+            "mend": f"chmod 600 {clinic.path}",
+            "code": "refused",
+        }
+    ]
+
+
+def test_a_narrow_terminal_shows_all_of_it(clinic: Clinic, tmp_path: Path) -> None:
+    clinic.used()
+    clinic.path.chmod(0o644)
+    shown = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url).on_a_terminal("doctor", columns=60)
+    assert "chmod 600" in " ".join(shown.split())
+    plain = re.sub(r"\x1b\[\d+m", "", shown).splitlines()
+    assert [line for line in plain if len(line) > 60 and str(tmp_path) not in line] == []
+
+
+# --- settings and machine ---
+
+
+@pytest.mark.parametrize(
+    ("content", "names"), [("color = 'red'\n", "color"), ("store = \n", "holdfast.toml"), ("[jobs]\nkeep = 1\n", "keep")]
+)
+def test_settings_that_are_not_understood(clinic: Clinic, tmp_path: Path, content: str, names: str) -> None:
+    (tmp_path / "holdfast.toml").write_text(content)
+    ran = CommandLine(tmp_path)("doctor")
+    assert ran.status == 2
+    wrong = next(line for line in ran.out.splitlines() if line.startswith("fail"))
+    assert wrong.split()[1] == "settings" and names in wrong
+
+
+def test_a_machine_without_an_id_of_its_own(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_HOST_ID", os.uname().nodename)
+    assert "HOLDFAST_HOST_ID" in clinic.only("machine").mend
+
+
+def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configured, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
+    monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
+    found = [one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"]
+    assert {one.mend for one in found} == {"pip install 'holdfast[postgres]'", "pip install 'holdfast[mqtt]'"}
+    assert configured.not_installed("server") == []
+
+
+# --- the store ---
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    """A file system of its own, for the block; a skip where this user may mount none."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
+        pytest.skip("cannot mount a tmpfs here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=16m") as disk:
+        clinic.folder = disk
+        clinic.url, clinic.path = f"sqlite:{disk}/store.sqlite", disk / "store.sqlite"
+        clinic.used()
+        disk.chmod(0o700)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        found = {one.check: one for one in clinic.look()}
+        assert found["disk"].verdict is Verdict.FAIL and "remount,rw" in found["disk"].mend
+        assert found["store"].verdict is Verdict.FAIL
+        assert exit_status(found.values()) == 6
+
+
+def test_a_store_that_this_user_may_not_write(clinic: Clinic, tmp_path: Path) -> None:
+    """Tried as a user whom permissions bind: root they do not."""
+    clinic.used()
+    for path in (clinic.folder, *clinic.folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for parent in list(clinic.folder.parents)[:5]:
+        with suppress(PermissionError):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    # Once before, so that all it needs is loaded: that user may not read it.
+    clinic.look()
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            if os.getuid() == 0:
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.write(theirs, "\n".join(f"{one.check} {one.code} {one.says}" for one in clinic.look("store")).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    told = os.read(ours, 10_000).decode()
+    os.close(ours)
+    os.waitpid(child, 0)
+    clinic.folder.chmod(0o755)
+    assert told.startswith("store store_unavailable") and "permissions" in told, told
+
+
+def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=4m", "mode=700") as disk:
+        clinic.url, clinic.path = f"sqlite:{disk}/store.sqlite", disk / "store.sqlite"
+        clinic.used()
+        with open(disk / "ballast", "wb") as file, suppress(OSError):
+            while True:
+                file.write(b"x" * 65536)
+                file.flush()
+        found = {one.check: one for one in clinic.look()}
+        assert "no room left" in found["disk"].says and found["disk"].verdict is Verdict.FAIL
+
+
+def test_a_disk_with_little_room(clinic: Clinic, tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=16m", "mode=700") as disk:
+        clinic.url = f"sqlite:{disk}/store.sqlite"
+        clinic.used()
+        assert clinic.only("disk").verdict is Verdict.WARN
+
+
+def test_a_network_file_system(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "type_of", lambda folder: "nfs4")
+    clinic.used()
+    assert "PostgreSQL" in clinic.only("disk").mend
+
+
+def test_a_damaged_store(clinic: Clinic) -> None:
+    clinic.used()
+    clinic.path.write_bytes(b"not a database at all, " * 400)
+    found = clinic.only("store")
+    assert found.code == "store_corrupt" and "restore" in found.mend
+    assert exit_status([found]) == 7
+
+
+@pytest.mark.parametrize("newer", ["PRAGMA user_version = 99", "UPDATE spaces SET schema_version = 99 WHERE name = 'jobs'"])
+def test_a_store_of_a_newer_program(clinic: Clinic, newer: str) -> None:
+    clinic.used()
+    raw = sqlite3.connect(clinic.path)
+    with raw:
+        raw.execute(newer)
+    raw.close()
+    found = clinic.look()
+    assert {one.code for one in found} == {"schema_too_new"} and "newer holdfast" in found[0].mend
+    assert exit_status(found) == 7
+
+
+def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
+    clinic.used()
+    script = (
+        "import sys, os, signal, holdfast\nhf = holdfast.connect(sys.argv[1])\n"
+        "hf.store.transact(lambda tx: (os.write(1, b'in\\n'), os.kill(os.getpid(), signal.SIGSTOP)), scope=[])"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, clinic.url], stdout=subprocess.PIPE)
+    try:
+        assert writer.stdout is not None and writer.stdout.readline() == b"in\n"
+        begun_s = time.monotonic()
+        found = clinic.look("store")[0]
+        assert time.monotonic() - begun_s < PATIENCE_S
+        assert found.code == "lock_timeout" and str(writer.pid) in found.says + found.mend
+        assert exit_status([found]) == 5
+    finally:
+        writer.kill()
+        writer.communicate()
+
+
+def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
+    leave = threading.Event()
+    begun_s = time.monotonic()
+    found = within(0.2, "disk", lambda: [stored.ok("disk", "in the end")] if leave.wait(PATIENCE_S) else [])
+    leave.set()
+    assert time.monotonic() - begun_s < 5
+    assert found[0].verdict is Verdict.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5
+
+
+def test_a_database_that_is_away(clinic: Clinic, tmp_path: Path) -> None:
+    everything = list(examine(f"postgresql://nobody:hunter2@/none?host={tmp_path}"))
+    found = [one for one in everything if one.verdict is Verdict.FAIL]
+    assert [one.check for one in found] == ["store"]
+    assert exit_status(found) == 6
+    assert "hunter2" not in repr(everything)
+
+
+# --- clocks ---
+
+
+class Shifted:
+    """This machine's clock, wrong by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._by = timedelta(seconds=seconds)
+
+    def now(self):  # type: ignore[no-untyped-def]
+        return SystemClock().now() + self._by
+
+
+@pytest.mark.parametrize(("off_s", "way"), [(90.0, "behind"), (-90.0, "ahead of")])
+def test_a_clock_that_is_not_postgresqls(clinic: Clinic, postgres_url: str, off_s: float, way: str) -> None:
+    found = [one for one in examine(postgres_url, clock=Shifted(off_s)) if one.check == "clock"]
+    assert [one.verdict for one in found] == [Verdict.FAIL]
+    assert way in found[0].says and "90.0 s" in found[0].says and "time server" in found[0].mend
+
+
+def test_all_is_well_with_postgresql(clinic: Clinic, postgres_url: str) -> None:
+    assert [one for one in examine(postgres_url) if one.verdict is not Verdict.OK] == []
+
+
+def test_a_clock_that_was_set_back(clinic: Clinic) -> None:
+    ahead = ManualClock(SystemClock().now() + timedelta(hours=3))
+    with holdfast.connect(clinic.url, clock=ahead) as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
+    assert "set back" in clinic.only("clock").says
+
+
+# --- permissions ---
+
+
+def test_wide_permissions(clinic: Clinic) -> None:
+    clinic.used()
+    token = clinic.folder / "gateways" / "default" / "gpu" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("secret")
+    for path, mode in ((clinic.folder, 0o755), (clinic.path, 0o644), (token, 0o666), (token.parent, 0o700)):
+        path.chmod(mode)
+    (clinic.folder / "gateways").chmod(0o700)
+    (clinic.folder / "gateways" / "default").chmod(0o700)
+    found = {one.mend: one for one in clinic.look()}
+    assert set(found) == {f"chmod 700 {clinic.folder}", f"chmod 600 {clinic.path}", f"chmod 600 {token}"}
+    assert exit_status(found.values()) == 4
+    assert "others may write" in found[f"chmod 600 {token}"].says
+    for mend in found:
+        subprocess.run(mend.split(), check=True)
+    assert clinic.look() == []
+
+
+def test_a_folder_that_is_shared_with_a_group_on_purpose(clinic: Clinic) -> None:
+    clinic.used()
+    clinic.folder.chmod(0o2770)
+    clinic.path.chmod(0o660)
+    found = clinic.look()
+    assert {one.verdict for one in found} == {Verdict.WARN} and len(found) == 2
+    assert exit_status(found) == 0
+
+
+def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> None:
+    clinic.used()
+    (clinic.folder / "notes.txt").touch()
+    clinic.folder.chmod(0o755)
+    assert clinic.look() == []
+    clinic.folder.chmod(0o777)
+    assert clinic.only("permissions").mend == f"chmod 700 {clinic.folder}"
+    clinic.folder.chmod(0o1777)
+    assert clinic.look() == []
+
+
+def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
+    clinic.used()
+    for number in range(20):
+        (clinic.folder / f"store.sqlite-{number:02}").touch(mode=0o644)
+    found = clinic.look()
+    assert len(found) == permitted._TOLD_MAX + 1 and "10 more" in found[-1].says
+
+
+# --- tmux ---
+
+
+def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert clinic.only("tmux").verdict is Verdict.WARN
+    assert "apt-get install tmux" in clinic.only("tmux").mend
+    with clinic.connect() as hf:
+        hf.agents.publish("gpu", backend="local_interactive", tool="t", manifest_path="/m", session_name="gpu")
+    needed = clinic.only("tmux")
+    assert needed.verdict is Verdict.FAIL and "HOLDFAST-gpu" in needed.says
+    assert exit_status([needed]) == 6
+
+
+def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("no tmux here: apt-get install tmux")
+    # Not pytest's folder, which is too long for the name of a socket.
+    folder = Path("/tmp") / f"hfd-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("TMUX_TMPDIR", str(folder))
+    subprocess.run(["tmux", "new-session", "-d", "-s", "x", "sleep 600"], check=True)
+    pid = int(subprocess.run(["tmux", "display", "-p", "#{pid}"], capture_output=True, text=True, check=True).stdout)
+    try:
+        assert "1 tmux sessions" in clinic.look("tmux")[0].says
+        os.kill(pid, signal.SIGSTOP)
+        found = clinic.only("tmux")
+        assert found.verdict is Verdict.FAIL and "kill -CONT" in found.mend
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- the broker ---
+
+
+def test_an_unreachable_broker(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(tmp_path / "broker")
+    for name, value in broker.environment.items():
+        monkeypatch.setenv(name, value)
+    found = clinic.only("broker")
+    assert found.code == "broker_unavailable" and f":{broker.port}" in found.says and "start it" in found.mend
+    broker.start()
+    try:
+        assert clinic.look() == []
+        assert "lets us in" in clinic.look("broker")[0].says
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_does_not_let_us_in(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "broker", secured=True) as broker:
+        for name, value in broker.environment.items():
+            monkeypatch.setenv(name, value)
+        assert clinic.look() == []
+        monkeypatch.setenv("MQTT_PASSWORD", "wrong")
+        found = clinic.only("broker")
+        assert "refuses" in found.says
+        assert "wrong" not in found.says + found.mend and USER not in found.says + found.mend
+
+
+def test_a_key_that_others_may_read(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "key.pem"
+    key.touch(mode=0o644)
+    monkeypatch.setenv("MQTT_KEYFILE", str(key))
+    assert clinic.only("permissions").mend == f"chmod 600 {key}"
+
+
+def test_events_that_wait_for_a_broker_that_is_away(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = clinic.used()
+    monkeypatch.setenv("MQTT_PORT", "9")
+    with clinic.connect() as hf:
+        hf.job_events.publish(job_id, "started")
+    found = {one.check: one for one in clinic.look()}
+    assert found["broker"].verdict is Verdict.FAIL
+    assert "1 events" in found["journal"].says and "--unsent" in found["journal"].mend
+
+
+# --- gateways and server ---
+
+
+@pytest.mark.slow
+def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    with GatewayProcess(tmp_path, store=clinic.url) as gateway:
+        gateway.start()
+        assert clinic.look() == []
+        assert "1 answer" in clinic.look("gateways")[0].says
+        gateway.client.prompt("busy 30")
+        gateway.client.prompt("waits")
+        _until_state(gateway, 2)
+        assert gateway.process is not None
+        os.kill(gateway.process.pid, signal.SIGSTOP)
+        found = clinic.only("gateways")
+        assert found.verdict is Verdict.FAIL and f"kill -CONT {gateway.process.pid}" in found.mend
+        gateway.kill()
+        killed = clinic.only("gateways")
+        assert "2 requests wait" in killed.says and f"holdfast gateway serve {AGENT}" in killed.mend
+    # Another program under the same name: what waits is not replayed unasked.
+    with GatewayProcess(tmp_path, "--adapter", "command", "--", "cat", store=clinic.url) as another:
+        another.start()
+        blocked = clinic.only("gateways")
+        assert blocked.verdict is Verdict.WARN and f"reconcile {AGENT} replay|discard --epoch" in blocked.mend
+        assert another.stop() == 0
+
+
+def _until_state(gateway: GatewayProcess, depth: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while json.loads((gateway.root / "state.json").read_text())["queue_depth"] != depth:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
+    clinic.used()
+    note = clinic.folder / "store.sqlite-server" / "default" / "current-instance.json"
+    note.parent.mkdir(parents=True, mode=0o700)
+    note.parent.parent.chmod(0o700)
+
+    def says(process: Holder, port: int) -> None:
+        note.write_text(json.dumps({"schema_version": 1, "process": holder_facts(process), "host": "127.0.0.1", "port": port}))
+        note.chmod(0o600)
+
+    with clinic.connect() as hf, a_listener() as port:
+        says(a_dead_process(hf), port)
+        assert clinic.only("server").verdict is Verdict.WARN
+        # It listens and does not answer.
+        says(hf.processes.current(), port)
+        assert clinic.only("server").verdict is Verdict.FAIL
+
+
+def holder_facts(holder: Holder) -> dict[str, object]:
+    return {name: getattr(holder, name) for name in holder.__struct_fields__}
+
+
+@contextmanager
+def a_listener() -> Iterator[int]:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+# --- what is left, and what is yet to be told ---
+
+
+def test_what_the_dead_left(clinic: Clinic) -> None:
+    clinic.used()
+    with clinic.connect() as hf:
+        dead = a_dead_process(hf)
+        assert hf.jobs.pick_pending("tmux:a", holder=dead) is not None
+        hf.workflows.register("tuning", "llama", owner=dead)
+        hf.agents.publish("gpu", backend="command", tool="t", manifest_path="/m", holder=dead)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, clinic.url], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    holder.kill()
+    holder.communicate()
+    with clinic.connect() as hf:
+        before = hf.log.tail(1000)
+        found = clinic.look()
+        assert hf.log.tail(1000) == before
+    assert {one.check for one in found} == {"leftovers"} and {one.verdict for one in found} == {Verdict.WARN}
+    said = " ".join(one.says for one in found)
+    for words in (
+        "locks are held by the dead, such as router-9",
+        "jobs run without",
+        "such as tuning",
+        "agents left",
+        "leases on hosts",
+    ):
+        assert words in said, said
+    mends = " ".join(one.mend for one in found)
+    for command in ("locks explain router-9", "jobs list", "workflows sweep", "agents cleanup", "network sweep"):
+        assert f"holdfast {command}" in mends
+
+
+HOLDER = """
+import sys, signal, holdfast
+hf = holdfast.connect(sys.argv[1])
+grant = hf.locks.acquire("router-9", by="doomed")
+hf.network.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
+hf.network.acquire_source_host_lease("run-1", "h1", "quick", "router-1")
+print("held", flush=True)
+signal.pause()
+"""
+
+
+def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
+    clinic.used()
+    script = (
+        "import sys, signal, holdfast\nhf = holdfast.connect(sys.argv[1])\n"
+        "with hf.workflows.swap('qwen'):\n    print('swapping', flush=True)\n    signal.pause()"
+    )
+    swapper = subprocess.Popen([sys.executable, "-c", script, clinic.url], stdout=subprocess.PIPE)
+    assert swapper.stdout is not None and swapper.stdout.readline() == b"swapping\n"
+    assert clinic.look() == []
+    swapper.kill()
+    swapper.communicate()
+    found = clinic.only("leftovers")
+    assert "qwen" in found.says and "swap reconcile" in found.mend
+    with clinic.connect() as hf:
+        assert hf.workflows.sight().marker is not None
+
+
+def test_an_audit_log_that_cannot_be_written(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic.used()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "file"))
+    found = clinic.only("journal")
+    assert found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.mend
+
+
+def test_an_audit_log_that_is_behind(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic.used()
+    monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "logs"))
+    assert clinic.look() == []
+    monkeypatch.setattr(left, "LAG_S", -1)
+    found = clinic.only("journal")
+    assert found.verdict is Verdict.WARN and "1 entries" in found.says and "jobs logs --list" in found.mend
+
+
+def test_a_server_of_a_database_that_goes_while_it_is_looked_at(clinic: Clinic, postgres_server: Server) -> None:
+    url = postgres_server.database()
+    found = []
+    for finding in examine(url):
+        found.append(finding)
+        if finding.check == "store":
+            postgres_server.drop(url)
+    assert exit_status(found) in (5, 6)
+    assert {one.check for one in found} >= {"store", "schema", "tmux", "broker", "gateways", "server"}

@@ -1,0 +1,386 @@
+"""Metrics: read by Prometheus's own parser, on every store, with parts of the world away."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar import Litestar
+from prometheus_client.parser import text_string_to_metric_families
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.limits import METRICS_RESOURCES_MAX
+from holdfast.measuring import metrics_of
+from holdfast.primitives.locks.statistics import OTHERS
+from holdfast.stores.timing import OPERATIONS
+from holdfast.surfaces.http.metrics import metrics_routes
+from holdfast.surfaces.http.serving import HttpServer, bound
+from holdfast.views.metrics import whole
+from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.surfaces.command import CommandLine
+
+PATIENCE_S = 30.0
+Samples = dict[tuple[str, ...], float]
+
+
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    places = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite", "files": f"files:{tmp_path}/state"}
+    return places.get(request.param) or str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    with holdfast.connect(url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
+    """A connection to SQLite, where the store makes no difference."""
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    with holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as connected:
+        yield connected
+
+
+def read(text: str) -> Samples:
+    """The samples by name and the values of their labels, but for a histogram's."""
+    return {
+        (sample.name, *(value for label, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def samples(hf: Holdfast) -> Samples:
+    return read(metrics_of(hf, version="1").text())
+
+
+def all_parts(found: Samples) -> dict[str, float]:
+    return {key[1]: value for key, value in found.items() if key[0] == "holdfast_metrics_part_up"}
+
+
+def register(hf: Holdfast, number: int = 1) -> list[str]:
+    return [hf.jobs.register_job("x", agent="a", agent_session="tmux:a").job_id for _ in range(number)]
+
+
+def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
+    found = samples(hf)
+    parts = all_parts(found)
+    assert set(parts.values()) == {1.0} and len(parts) == 8
+    assert found["holdfast_store_up",] == 1
+    assert found["holdfast_info", hf.store.namespace, hf.store.kind, "1"] == 1
+    assert {found["holdfast_jobs", status.value] for status in JobStatus} == {0}
+    assert found["holdfast_swap_age_seconds",] == 0
+
+
+def test_names_are_as_prometheus_wants_them(hf: Holdfast) -> None:
+    with hf.locks.hold("router-1", by="job"):
+        text = metrics_of(hf, version="1").text()
+    for family in text_string_to_metric_families(text):
+        assert family.name.startswith("holdfast_") and family.documentation.endswith("."), family.name
+        assert family.type in ("gauge", "counter", "histogram"), family.name
+        assert family.type != "histogram" or family.name.endswith("_seconds")
+        assert all(sample.name.endswith("_total") for sample in family.samples if family.type == "counter")
+
+
+def test_what_locks_go_through_is_counted(hf: Holdfast) -> None:
+    with hf.locks.hold("router-1", by="one"):
+        assert hf.locks.try_acquire("router-1", by="two") is None
+        found = samples(hf)
+        assert found["holdfast_lock_holders", "router-1"] == 1
+    assert hf.locks.acquire("router-1", by="two").release()
+    found = samples(hf)
+    assert found["holdfast_lock_grants_total", "router-1"] == 2
+    assert found["holdfast_lock_hold_seconds_count", "router-1"] == 2
+    assert ("holdfast_lock_holders", "router-1") not in found
+
+
+def test_jobs_are_counted_by_status(hf: Holdfast) -> None:
+    ids = register(hf, 6)
+    for _ in range(4):
+        assert hf.jobs.pick_pending("tmux:a") is not None
+    for job_id, status in zip(ids, (JobStatus.COMPLETED, JobStatus.ERROR, JobStatus.CANCELLED), strict=False):
+        hf.jobs.update_status(job_id, status)
+    found = samples(hf)
+    counts = {status: found["holdfast_jobs", status.value] for status in JobStatus}
+    assert counts == dict.fromkeys(JobStatus, 1) | {JobStatus.PENDING: 2}
+    hf.job_events.publish(ids[3], "progress")
+    assert samples(hf)["holdfast_job_events_unsent",] == 1
+
+
+def test_counting_jobs_reads_none_of_them(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.domains.jobs.record import JOBS
+
+    register(embedded, 3)
+    monkeypatch.setattr(JOBS, "decode", lambda *_: pytest.fail("a job was read"))
+    assert embedded.jobs.counts()[JobStatus.PENDING] == 3
+
+
+def test_leases_say_how_long_they_are_still_believed(hf: Holdfast, tmp_path: Path) -> None:
+    manifest = str(tmp_path / "m.json")
+    agent = hf.agents.publish("gpu", backend="command", tool="t", manifest_path=manifest, lease_s=600)
+    hf.workflows.register("tuning", "llama", ttl_s=300)
+    found = samples(hf)
+    assert 590 < found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name] <= 600
+    assert 0 <= found["holdfast_agent_lease_age_seconds", agent.agent_id, agent.agent_name] < 10
+    assert 290 < found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"] <= 300
+    assert 0 <= found["holdfast_workflow_lease_age_seconds", "llama", "tuning"] < 10
+    assert found["holdfast_agents", "fresh"] == 1 and found["holdfast_workflows", "live"] == 1
+
+
+def test_a_lease_that_is_over_is_less_than_nothing_and_nothing_is_swept_by_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.testing.clock import ManualClock
+
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    clock = ManualClock()
+    with holdfast.connect(f"sqlite:{tmp_path}/store.sqlite", clock=clock) as hf:
+        agent = hf.agents.publish("gpu", backend="command", tool="t", manifest_path=str(tmp_path / "m"), lease_s=60)
+        hf.workflows.register("tuning", "llama", ttl_s=60)
+        clock.advance(100)
+        before = hf.log.tail(100)
+        found = samples(hf)
+        assert found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name] == -40
+        assert found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"] == -40
+        assert found["holdfast_agents", "expired"] == 1
+        assert hf.log.tail(100) == before
+        assert found["holdfast_journal_oldest_entry_age_seconds",] == 100
+
+
+def test_an_audit_log_that_is_behind_is_told_until_it_has_caught_up(hf: Holdfast) -> None:
+    register(hf, 3)
+    # Of others' entries the audit log does not tell, so it is not behind on them.
+    hf.workflows.register("tuning", "llama")
+    if hf.job_log is None:
+        assert ("holdfast_journal_lag_entries", "job_log") not in samples(hf)
+        return
+    assert samples(hf)["holdfast_journal_lag_entries", "job_log"] == 3
+    assert samples(hf)["holdfast_journal_lag_seconds", "job_log"] >= 0
+    assert hf.job_log.catch_up(hf.log, hf.jobs.peek) is None
+    found = samples(hf)
+    assert found["holdfast_journal_lag_entries", "job_log"] == 0 == found["holdfast_journal_lag_seconds", "job_log"]
+
+
+def test_a_swap_log_that_cannot_be_written_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    with holdfast.connect(f"files:{tmp_path}/state") as hf:
+        (tmp_path / "state" / "swap_log.jsonl").mkdir(parents=True)
+        with hf.workflows.swap("llama"):
+            pass
+        assert samples(hf)["holdfast_journal_lag_entries", "swap_log"] >= 2
+        (tmp_path / "state" / "swap_log.jsonl").rmdir()
+        with hf.workflows.swap("qwen"):
+            pass
+        assert samples(hf)["holdfast_journal_lag_entries", "swap_log"] == 0
+
+
+def test_the_time_of_transactions_is_measured_where_somebody_asked_and_nowhere_else(hf: Holdfast) -> None:
+    assert not set(OPERATIONS) & set(vars(hf.store))
+    metrics = metrics_of(hf, version="1")
+    before = read(metrics.text())["holdfast_store_transaction_seconds_count", "transact"]
+    register(hf, 5)
+    after = read(metrics.text())
+    # Its own probe is one more.
+    assert after["holdfast_store_transaction_seconds_count", "transact"] == before + 5 + 1
+    assert after["holdfast_store_probe_seconds",] > 0
+    assert metrics_of(hf, version="1") is not metrics
+    assert samples(hf)["holdfast_store_transaction_seconds_count", "transact"] == before + 5 + 2
+
+
+def test_a_failed_transaction_is_measured_too(embedded: Holdfast) -> None:
+    metrics = metrics_of(embedded, version="1")
+    with pytest.raises(ZeroDivisionError):
+        embedded.store.transact(lambda tx: 1 // 0, scope=[])
+    assert read(metrics.text())["holdfast_store_transaction_seconds_count", "transact"] == 2
+
+
+def test_many_resources_share_one_name_and_no_counter_ever_goes_back(embedded: Holdfast) -> None:
+    metrics = metrics_of(embedded, version="1")
+    for number in range(METRICS_RESOURCES_MAX + 20):
+        embedded.locks.acquire(f"r{number:04d}", by="job").release()
+    first = read(metrics.text())
+    named = {key[1] for key in first if key[0] == "holdfast_lock_grants_total"}
+    assert len(named) == METRICS_RESOURCES_MAX + 1
+    assert first["holdfast_lock_grants_total", OTHERS] == 20
+    late = next(f"r{n:04d}" for n in range(METRICS_RESOURCES_MAX + 20) if f"r{n:04d}" not in named)
+    for _ in range(50):
+        embedded.locks.acquire(late, by="job").release()
+    second = read(metrics.text())
+    assert {key[1] for key in second if key[0] == "holdfast_lock_grants_total"} == named
+    assert second["holdfast_lock_grants_total", OTHERS] == 70
+    assert all(second[key] >= value for key, value in first.items() if key[0].endswith("_total"))
+
+
+def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
+    metrics = metrics_of(embedded, version="1")
+    embedded.store.close()
+    found = read(metrics.text())
+    assert found["holdfast_store_up",] == 0
+    assert all_parts(found) == dict.fromkeys(all_parts(found), 0) | {"store": 1, "gateways": 1}
+
+
+def test_a_writer_in_the_way_is_told_and_hinders_no_reading(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "METRICS_PROBE_S", 0.2)
+    register(embedded)
+    metrics = metrics_of(embedded, version="1")
+    # The first look of all makes the tables.
+    metrics.text()
+    inside, leave = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        embedded.store.transact(lambda tx: (inside.set(), leave.wait(PATIENCE_S)), scope=[])
+
+    writer = threading.Thread(target=occupy)
+    writer.start()
+    try:
+        assert inside.wait(PATIENCE_S)
+        found = read(metrics.text())
+    finally:
+        leave.set()
+        writer.join()
+    assert found["holdfast_store_up",] == 0 and found["holdfast_store_probe_seconds",] >= 0.2
+    assert set(all_parts(found).values()) == {1}
+    assert found["holdfast_jobs", "pending"] == 1
+
+
+def test_a_damaged_part_hides_no_other(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.kernel.errors import StoreCorrupt
+
+    def corrupt() -> None:
+        raise StoreCorrupt("torn")
+
+    monkeypatch.setattr(embedded.network, "counts", corrupt)
+    found = samples(embedded)
+    assert all_parts(found) == dict.fromkeys(all_parts(found), 1) | {"registry": 0}
+    assert ("holdfast_registry_hosts",) not in found
+
+
+@pytest.mark.slow
+def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
+    with GatewayProcess(tmp_path) as gateway, holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
+        gateway.start()
+        gateway.client.prompt("busy 30")
+        gateway.client.prompt("short")
+        _until(lambda: samples(hf).get(("holdfast_gateway_queue_depth", AGENT, "running")) == 1)
+        found = samples(hf)
+        assert found["holdfast_gateway_up", AGENT] == 1
+        assert found["holdfast_gateway_queue_depth", AGENT, "accepted"] == 1
+        assert found["holdfast_gateway_blocked", AGENT, "reconciliation"] == 0
+        _until(lambda: json.loads((gateway.root / "state.json").read_text())["queue_depth"] == 2)
+        assert gateway.process is not None
+        os.kill(gateway.process.pid, signal.SIGSTOP)
+        begun_s = time.monotonic()
+        stopped = samples(hf)
+        assert time.monotonic() - begun_s < 5
+        assert stopped["holdfast_gateway_up", AGENT] == 0 == stopped["holdfast_gateways_unasked",]
+        gateway.kill()
+        dead = samples(hf)
+        assert dead["holdfast_gateway_up", AGENT] == 0
+        # What it last wrote down stands, so that nobody takes it for empty.
+        assert dead["holdfast_gateway_queue_depth", AGENT, "accepted"] >= 1
+        assert all_parts(dead)["gateways"] == 1
+
+
+def test_a_folder_that_is_no_gateways_is_a_gateway_that_is_down(embedded: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "gateways" / "default" / "old").mkdir(parents=True)
+    found = samples(embedded)
+    assert found["holdfast_gateway_up", "old"] == 0
+    assert not [key for key in found if key[0] == "holdfast_gateway_queue_depth"]
+
+
+def test_the_route_says_what_it_is(embedded: Holdfast) -> None:
+    with served(embedded) as client:
+        answer = client.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert read(answer.text)["holdfast_store_up",] == 1
+        register(embedded, 2)
+        assert read(client.get("/metrics").text)["holdfast_jobs", "pending"] == 2
+
+
+def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
+    command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/none/store.sqlite")
+    empty = command("metrics")
+    assert empty.status == 0 and not (tmp_path / "none").exists()
+    assert read(empty.out)["holdfast_store_up",] == 0
+    assert command("jobs", "register", "--prompt", "x", "--agent-session", "tmux:a").status == 0
+    ran = command("metrics")
+    assert ran.status == 0 and ran.err == ""
+    with holdfast.connect(f"sqlite:{tmp_path}/none/store.sqlite") as hf:
+        same = samples(hf)
+    assert {key for key in read(ran.out) if not key[0].startswith("holdfast_info")} == {
+        key for key in same if not key[0].startswith("holdfast_info")
+    }
+
+
+def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
+    from holdfast.views.metrics import exposition
+
+    with embedded.locks.hold("router-1", by="job"):
+        part = read(exposition(embedded.locks, embedded.network))
+        all_of_it = samples(embedded)
+    assert part and {key: all_of_it.get(key) for key in part} == part
+
+
+def test_forked_children_begin_with_no_times() -> None:
+    from holdfast.stores.timing import Times
+
+    times = Times()
+    times.add("read", 0.1)
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        times.add("read", 0.1)
+        os.write(theirs, json.dumps(sum(times.taken()["read"].counts)).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert json.loads(os.read(ours, 100)) == 1
+    assert sum(times.taken()["read"].counts) == 1
+    os.close(ours), os.close(theirs)
+
+
+def test_a_lag_is_looked_for_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.primitives import journal
+
+    monkeypatch.setattr(journal, "JOURNAL_LAG_LOOK_MAX", 5)
+    with holdfast.connect("memory:") as hf:
+        register(hf, 9)
+        lag = hf.log.lag("", lambda entry: entry.kind == "job.registered")
+        assert lag.entries == 5 and lag.since is not None
+        assert hf.store.now() - lag.since < timedelta(minutes=1)
+        assert hf.log.lag("", lambda entry: False) == (0, None)
+
+
+@contextmanager
+def served(hf: Holdfast) -> Iterator[httpx.Client]:
+    """The route over real HTTP, for the block."""
+    listening = bound("127.0.0.1", 0)
+    begun = threading.Event()
+    server = HttpServer(Litestar(metrics_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=PATIENCE_S) as client:
+        yield client
+    server.stop()
+    thread.join(PATIENCE_S)
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
