@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,6 +225,40 @@ def test_a_generation_that_is_reached_otherwise_is_not_this_gateways(bench: Agen
         other = bench.hf.agents.publish("gpu", lease_s=1.5, take_over=True, **facts)  # type: ignore[arg-type]
         until(lambda: expired(bench))
         assert bench.hf.agents.get(other.agent_id).gateway is None
+
+
+_PUBLISHER = """
+import sys
+from holdfast.app import connect
+with connect(sys.argv[1]) as hf:
+    for _ in range(5):
+        hf.agents.publish("gpu", backend="command", tool="cat", manifest_path=sys.argv[2], lease_s=60, take_over=True)
+"""
+
+
+def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record(bench: AgentBench) -> None:
+    agent = published(bench, lease_s=60)
+    with serving(bench, "gpu"):
+        place = bench.hf.agents.get(agent.agent_id).gateway
+        words = [sys.executable, "-c", _PUBLISHER, bench.environment["HOLDFAST_STORE"], agent.runtime.manifest_path]
+        publishers = [subprocess.Popen(words) for _ in range(16)]
+        assert {publisher.wait(4 * PATIENCE_S) for publisher in publishers} == {0}
+        until(lambda: bench.hf.agents.get(agent.agent_id).gateway == place)
+        assert bench.hf.agents.get(agent.agent_id).token > agent.token
+
+
+def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(bench: AgentBench) -> None:
+    first = bench.start_agent("gpu", "--lease", "1.5", command=SHELL)
+    with serving(bench, "gpu"):
+        bench.tmux("kill-server")
+        until(lambda: bench.hf.agents.resolve("gpu").record is None)
+        second = bench.start_agent("gpu", "--lease", "60", command=SHELL)
+        assert second.generation_id != first.generation_id
+        until(lambda: bench.hf.agents.get(second.agent_id).gateway is not None)
+        gateway = bench.hf.gateway("gpu")
+        until(lambda: gateway.status()["request_admission"] == "blocked_reconciliation")
+        gateway.reconcile("discard", epoch=2)
+        assert "sum-42" in gateway.prompt("echo sum-$((40+2))", wait_s=PATIENCE_S)["result"]["text"]
 
 
 def test_no_gateway_for_nobody(bench: AgentBench) -> None:

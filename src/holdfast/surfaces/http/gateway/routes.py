@@ -115,12 +115,10 @@ def routes(counter: Counter) -> list[Any]:
 def _of_itself(counter: Counter) -> list[Any]:
     @get("/health", sync_to_thread=False, responses={status: _problems()[status] for status in (403, 413, 422)})
     def health(
-        challenge: Annotated[
-            str | None, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)
-        ] = None,
+        challenge: Annotated[str, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)] = "",
     ) -> Health:
         """Does the gateway itself answer? Says nothing of the agent. With a challenge, it proves that it has the token."""
-        proof = msgspec.UNSET if challenge is None else counter.prove(challenge)
+        proof = counter.prove(challenge) if challenge else msgspec.UNSET
         return Health(protocol_version=PROTOCOL_VERSION, status="ok", proof=proof)
 
     @get("/v1/status", sync_to_thread=True, responses=_problems(), security=_BEARER)

@@ -1,0 +1,106 @@
+"""What a gateway does for its agent's record, step by step, on a clock that is stepped."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.announcing import Announcement
+from holdfast.app import Holdfast, connect
+from holdfast.domains.agents import Agent, Gateway
+from holdfast.testing.clock import ManualClock
+
+DAY_S = 24 * 3600.0
+
+
+class World:
+    """A gateway's announcement, an agent that is published, and which instance of it is seen."""
+
+    def __init__(self, hf: Holdfast, clock: ManualClock, root: Path) -> None:
+        self.hf = hf
+        self.clock = clock
+        self.seen: str | None = "one"
+        self.folder = GatewayFolder(root)
+        self.folder.prepare()
+        self.agent = self.publish()
+        self.announcement = self.begin_anew()
+
+    def publish(self, **more: object) -> Agent:
+        facts = {"backend": "command", "tool": "cat", "manifest_path": "/m", "lease_s": 60.0, **more}
+        return self.hf.agents.publish("gpu", **facts)  # type: ignore[arg-type]
+
+    def begin_anew(self) -> Announcement:
+        place = Gateway(host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1")
+        made = Announcement(
+            "gpu",
+            self.hf.settings,
+            place,
+            folder=self.folder,
+            agent_id=self.agent.agent_id,
+            spec=None,
+            seen=lambda: self.seen,
+        )
+        self.announcement = made
+        return made
+
+    def step(self, seconds: float = 0) -> bool:
+        """Let time pass, or go back, and take a step; is the agent fresh then?"""
+        self.clock.advance(seconds)
+        self.announcement.step(self.hf)
+        return self.hf.agents.resolve("gpu").record is not None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = ManualClock()
+    with connect(f"sqlite:{tmp_path}/store.sqlite", clock=clock) as hf:
+        yield World(hf, clock, tmp_path / "gpu")
+
+
+def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
+    assert world.step()
+    assert all(world.step(50) for _ in range(10))
+    assert world.step(2 * DAY_S), "a machine that slept"
+    before = world.hf.agents.get(world.agent.agent_id).lease_expires_at
+    assert world.step(-DAY_S)
+    assert world.hf.agents.get(world.agent.agent_id).lease_expires_at == before, "no lease ends earlier for it"
+    assert world.hf.agents.get(world.agent.agent_id).token == world.agent.token
+
+
+def test_an_agent_that_is_not_seen_is_not_vouched_for(world: World) -> None:
+    assert world.step()
+    world.seen = None
+    assert not world.step(61)
+    world.seen = "one"
+    assert world.step(), "it was away for a while"
+
+
+def test_another_instance_is_vouched_for_only_when_it_is_published(world: World) -> None:
+    assert world.step()
+    world.seen = "two"
+    assert not world.step(61)
+    world.begin_anew()
+    assert not world.step(), "a restart does not forget whom it saw"
+    second = world.publish()
+    assert world.step() and world.step(50) and world.step(50)
+    assert world.hf.agents.get(second.agent_id).gateway is not None
+
+
+def test_a_lease_is_renewed_by_its_own_length(world: World) -> None:
+    world.step(30)
+    agent = world.hf.agents.get(world.agent.agent_id)
+    assert agent.lease_expires_at - world.hf.store.now() == timedelta(seconds=60)
+    assert world.announcement.step(world.hf) == 20
+
+
+def test_what_is_withdrawn_is_its_own(world: World) -> None:
+    world.step()
+    world.announcement.withdraw()
+    assert world.hf.agents.get(world.agent.agent_id).gateway is None
+    world.step()
+    other = Gateway(host="127.0.0.1", port=10, state_path="/elsewhere/gpu/state.json", protocol_version="v1")
+    world.hf.agents.attach_gateway(world.agent.agent_id, world.agent.generation_id, other)
+    world.announcement.withdraw()
+    assert world.hf.agents.get(world.agent.agent_id).gateway == other
