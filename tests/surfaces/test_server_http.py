@@ -1,6 +1,7 @@
 """The server over HTTP: who is let in, who waits, who is slow, and what happens when it stops."""
 
 import json
+import re
 import socket
 import threading
 import time
@@ -160,6 +161,16 @@ def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
     for _ in range(SERVER_LINKS_MAX):
         sessions.new_code()
     assert sessions.begin(first) is None
+
+
+def test_the_reference_is_a_page_that_asks_nobody_else_for_anything(small: Served) -> None:
+    page = small.http.get("/schema")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    for words in ("POST /v1/locks/acquire", "GET /v1/jobs/{job_id}", "takes", "GrantView"):
+        assert words in page.text
+    assert not re.search(r"(src|href)=.?(https?:)?//|<script|@import|url\(", page.text)
+    document = small.http.get("/schema/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
 
 
 # --- waiting ---

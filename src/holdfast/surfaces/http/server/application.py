@@ -19,6 +19,7 @@ from holdfast.surfaces.http.doorman import Sessions as Browsers
 from holdfast.surfaces.http.openapi import say_one_of, say_strict
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
+from holdfast.surfaces.http.reference import Reference
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from holdfast.surfaces.http.server.desk import Desk
 from holdfast.surfaces.http.server.entering import COOKIE, NO_SESSION, Sessions, entrance
@@ -92,6 +93,7 @@ class ServerSide:
                     }
                 ),
                 use_handler_docstrings=True,
+                render_plugins=[Reference()],
             ),
         )
         say_strict(app)
