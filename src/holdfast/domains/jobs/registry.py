@@ -302,11 +302,13 @@ class Jobs:
         """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if they must be.
 
         Reads no more than it must. A damaged record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue
-        for what is no status, and for a negative limit.
+        for what is no status, and for a negative limit; InvalidName.
         """
         from holdfast.domains.jobs.listing import newest
 
         wanted = None if status is None else steps.status_named(status)
+        if agent_session is not None:
+            check_label(agent_session, "agent session")
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         self._look_after()

@@ -4,6 +4,7 @@ It is stopped by SIGTERM, SIGINT or `stop`: it takes no new connection, ends wha
 returns. The caller then closes what is behind it.
 """
 
+import errno
 import logging
 import signal
 import socket
@@ -17,6 +18,7 @@ from litestar.types import ASGIApp
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_HEADER_BYTES_MAX, HTTP_STOP_S
+from holdfast.surfaces.http.connections import BoundedConnection
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -33,7 +35,9 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise StoreUnavailable(
-            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a free one", outcome="none"
+            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a free one",
+            outcome="none",
+            in_use=error.errno == errno.EADDRINUSE,
         ) from None
     return listening
 
@@ -44,6 +48,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]) -> None:
         config = uvicorn.Config(
             app,
+            http=BoundedConnection,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -5,6 +5,7 @@ import click
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import (
@@ -82,11 +83,14 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
 @click.command()
 @job_option
 @click.option("--token", type=int, required=True, help="The attempt's token.")
+@json_option
 @where_options
-def heartbeat(job_id: str, token: int) -> None:
+def heartbeat(job_id: str, token: int, as_json: bool) -> None:
     """Give a sign of life for a job, so that it does not count as idle; exit 4 when it is another's by now."""
     with connected() as hf:
-        hf.jobs.heartbeat(job_id, token=token)
+        job = hf.jobs.heartbeat(job_id, token=token)
+    if as_json:
+        answer(as_json_line(job))
 
 
 @click.command()
@@ -118,7 +122,7 @@ def prune(keep: int | None, keep_days: float | None, adopted: bool, as_json: boo
         mirror(hf, wait=True)
         keep_s = None if keep_days is None else keep_days * 86400
         removed = hf.jobs.prune(keep_finished=keep, keep_s=keep_s, adopted=adopted)
-    answer(to_json({"removed": removed}) if as_json else f"{removed} jobs removed")
+    answer(to_json(Pruned(removed=removed)) if as_json else f"{removed} jobs removed")
 
 
 def _tell(job: Job, as_json: bool) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from holdfast.adapters.courier import Courier
 from holdfast.app import Holdfast
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+from holdfast.kernel.errors import InvalidValue
+from holdfast.surfaces.answers.jobs import Sent, sent
 from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
 
@@ -43,34 +43,20 @@ def publish(
             return
         published = hf.job_events.publish(job_id, event, detail=detail, data=content, token=token)
         answer(to_json(published.event) if as_json else str(published.event.seq))
-        _send(hf, job_id, f"event {published.event.seq} of job {job_id} is kept and not sent yet: ")
+        sent(hf, published.event)
 
 
 def _send_all(hf: Holdfast, as_json: bool) -> None:
     try:
-        sent = _send(hf, None, "")
+        number = sent(hf)
     except InvalidValue as error:
         answer(_sent(error.fields.get("sent", 0), as_json))
         raise
-    answer(_sent(sent, as_json))
-
-
-def _send(hf: Holdfast, job_id: str | None, before: str) -> int:
-    courier = Courier(hf.job_events)
-    try:
-        return courier.send(None if job_id is None else [job_id])
-    except BrokerUnavailable as error:
-        raise BrokerUnavailable(
-            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
-        ) from None
-    except InvalidValue as error:
-        raise InvalidValue(f"{before}{error.message}", **error.fields) from None
-    finally:
-        courier.close()
+    answer(_sent(number, as_json))
 
 
 def _sent(number: int, as_json: bool) -> str | bytes:
-    return to_json({"sent": number}) if as_json else f"{number} events sent"
+    return to_json(Sent(sent=number)) if as_json else f"{number} events sent"
 
 
 def _decoded(text: str) -> Any:
