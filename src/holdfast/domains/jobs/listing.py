@@ -14,19 +14,40 @@ from holdfast.kernel.limits import JOBS_PAGE
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.store import Damage, ReadTx
 
+Place = tuple[int, str]
+"""Where a job stands among all: its arrival, then its id."""
 
-def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, limit: int, damaged: Damage | None) -> list[Job]:
-    """The newest `limit` jobs that match, oldest first. Reads in pages, and stops when it has them."""
+
+def newest(
+    tx: ReadTx,
+    *,
+    status: JobStatus | None,
+    agent_session: str | None,
+    limit: int,
+    damaged: Damage | None,
+    before: Place | None = None,
+) -> list[Job]:
+    """The newest `limit` jobs that match, of those before a place, oldest first. Reads in pages, and stops when it has them."""
     streams: list[Iterator[Job]] = []
+    stop = None if before is None else (before[0] + 1,)
     for one in [status] if status else JobStatus:
         if one is JobStatus.PENDING:
-            streams += _pending(tx, () if agent_session is None else (agent_session,), damaged)
+            streams += _pending(tx, () if agent_session is None else (agent_session,), damaged, stop)
         elif one is JobStatus.RUNNING:
             streams.append(_sorted(tx, "running", (), damaged))
         else:
-            streams.append(_backwards(tx, "ended", (one.value,), damaged))
-    matching = (job for job in merge(*streams, key=_place, reverse=True) if agent_session in (None, job.agent_session))
+            streams.append(_backwards(tx, "ended", (one.value,), damaged, stop))
+    merged = merge(*streams, key=place_of, reverse=True)
+    matching = (
+        job for job in merged if agent_session in (None, job.agent_session) and (before is None or place_of(job) < before)
+    )
     return list(islice(matching, limit))[::-1]
+
+
+def counted(tx: ReadTx) -> dict[JobStatus, int]:
+    """How many jobs there are of each status, without reading them."""
+    found = {status: tx.count(JOBS, "ended", (status.value,)) for status in JobStatus if status.ended}
+    return {JobStatus.PENDING: tx.count(JOBS, "turn"), JobStatus.RUNNING: tx.count(JOBS, "running"), **found}
 
 
 def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
@@ -37,14 +58,15 @@ def oldest_ended(tx: ReadTx, limit: int) -> list[Job]:
         for status in JobStatus
         if status.ended
     ]
-    return list(islice(merge(*streams, key=_place), limit))
+    return list(islice(merge(*streams, key=place_of), limit))
 
 
-def _place(job: Job) -> tuple[int, str]:
+def place_of(job: Job) -> Place:
+    """Where a job stands."""
     return (job.arrival, job.job_id)
 
 
-def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[Job]]:
+def _pending(tx: ReadTx, match: Parts, damaged: Damage | None, stop: Parts | None) -> list[Iterator[Job]]:
     """A stream for each label and priority that somebody waits with."""
     groups: list[Parts] = []
     start: Parts | None = None
@@ -55,7 +77,7 @@ def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[
             # Whose group the damaged one is in cannot be told, so they are all read.
             return [_sorted(tx, "turn", match, damaged)]
         if not found:
-            return [_backwards(tx, "turn", group, damaged) for group in groups]
+            return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
         group = (found[0].record.agent_session, -found[0].record.priority)
         groups.append(group)
         start = (group[0], group[1] + 1)[len(match) :]
@@ -63,12 +85,11 @@ def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
     """All of them, newest first."""
-    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=_place, reverse=True))
+    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=place_of, reverse=True))
 
 
-def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
+def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None, stop: Parts | None = None) -> Iterator[Job]:
     """Jobs whose place behind `match` is their arrival, newest first. A page ends with whole arrivals."""
-    stop: Parts | None = None
     size = JOBS_PAGE
     while True:
         bad: Damage | None = None if damaged is None else []
