@@ -1,0 +1,85 @@
+// Elements and times. What comes from the server becomes text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// el("p", {class: "soft", on: {click: f}}, "text", child): an element; null children are left out.
+export function el(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") {
+      for (const [kind, listener] of Object.entries(value)) node.addEventListener(kind, listener);
+    } else {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return node;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+export function pill(tone, words) {
+  return el("span", { class: "pill", "data-tone": tone, title: words }, words);
+}
+
+// --- time ---
+
+let ahead = 0; // how far the server's clock is ahead of this one, in ms
+
+export function setClock(serverNow) {
+  ahead = Date.parse(serverNow) - Date.now();
+}
+
+export const now = () => Date.now() + ahead;
+
+export function span(ms) {
+  const s = Math.max(Math.floor(ms / 1000), 0);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return s % 3600 < 60 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+function relative(at) {
+  const left = at - now();
+  if (left > 900) return `in ${span(left + 500)}`;
+  return left > -1500 ? "now" : `${span(-left)} ago`;
+}
+
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const clockTime = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+
+export const clockOf = (ms) => clockTime.format(new Date(ms));
+
+// A time that ticks by itself: "12 s ago", "in 3 min".
+export function when(instant, attributes = {}) {
+  if (!instant) return null;
+  const at = Date.parse(instant);
+  return el("time", { datetime: instant, "data-at": at, title: exact.format(at), ...attributes }, relative(at));
+}
+
+export function tick() {
+  for (const node of document.querySelectorAll("time[data-at]")) {
+    const words = relative(Number(node.dataset.at));
+    if (node.firstChild.data !== words) node.firstChild.data = words;
+  }
+}
+
+// --- being told ---
+
+export function say(words) {
+  byId("said").textContent = words;
+}
+
+export function clipped(text, most) {
+  const points = [...text];
+  return points.length > most ? `${points.slice(0, most - 1).join("")}…` : text;
+}
