@@ -1,4 +1,5 @@
-"""What lies beside a store: the folders of its files, the lock of its swaps, signal files, the audit log of jobs, gateways."""
+"""What lies beside a store: the folders of its files, the lock of its swaps, signal files, the audit log of jobs, gateways,
+its server's folder."""
 
 import os
 from collections.abc import Mapping
@@ -108,6 +109,24 @@ def gateways_here(settings: Settings) -> list[str]:
         return []
     except OSError as error:
         raise StoreUnavailable(f"the folder of the gateways cannot be read: {error}", outcome="none") from None
+
+
+def server_root(settings: Settings) -> Path:
+    """The folder of a store's server: beside a file or a folder, else in the user's state folder."""
+    url = settings.store or default_store(os.environ)
+    kind, _, rest = url.partition(":")
+    if kind in ("sqlite", "files"):
+        path = sqlite_path(rest).absolute()
+        return path.with_name(f"{path.name}-server") / settings.namespace
+    part = kind
+    if kind != "memory":
+        from hashlib import sha256
+
+        from holdfast.stores.postgres.address import Address
+
+        # One folder a database, whoever connects to it: its password is no part of that.
+        part = f"postgres-{sha256(str(Address(url)).encode()).hexdigest()[:12]}"
+    return state_folder(os.environ) / "server" / part / settings.namespace
 
 
 def _gateways(settings: Settings) -> Path:

@@ -209,6 +209,36 @@ HTTP_STOP_S = 5.0
 HTTP_KEEP_ALIVE_S = 15.0
 """How often a stream of events says that it is still there."""
 
+HTTP_HEAD_S = 10.0
+"""How long a client may take for the head of a request, from its first connection on."""
+
+HTTP_BODY_S = 30.0
+"""How long it may take for the body."""
+
+HTTP_CONNECTIONS_MAX = 1000
+"""Most connections to one server. Beyond, one that asks for nothing just then is closed; when there is none, the new one."""
+
+SERVER_PORT = 8470
+"""The port of `holdfast serve` unless told."""
+
+SERVER_THREADS = 16
+"""How many operations a server carries out at a time; others wait for a thread."""
+
+SERVER_WAITS_MAX = 128
+"""Most requests that wait for something on one server, each in a thread. The next is refused, and may ask again."""
+
+SERVER_WAIT_MAX_S = 25.0
+"""Longest that one request waits: for a lock, a job, the end of a swap or of a request to an agent."""
+
+SERVER_LINK_S = 600.0
+"""How long a one-time link can be used."""
+
+SERVER_LINKS_MAX = 16
+"""Most one-time links that nobody has used yet; the oldest goes first."""
+
+SERVER_SESSION_S = 7 * 24 * 3600.0
+"""How long a browser that came by a link stays let in."""
+
 LEASES_PER_HOST_MAX = 256
 """Most leases on one host or one neighbour entry: they are one record, which has a bound."""
 

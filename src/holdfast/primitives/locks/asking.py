@@ -71,11 +71,14 @@ class Asking:
     """A request of this process, from the first question to the answer. It leaves nothing behind, however it ends; a process
     that is killed leaves what the next in line removes."""
 
-    def __init__(self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None) -> None:
+    def __init__(
+        self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None, stop_fd: int | None = None
+    ) -> None:
         self._room = room
         self._draft = draft
         self._deadline = deadline
         self._on_wait = on_wait
+        self._stops = [] if stop_fd is None else [stop_fd]
         self._vouched: set[str] = set()
         self._told_of: list[tuple[str, bool]] = []
         self._sign_of_life = Deadline(room.terms.lease_s / 3)
@@ -249,9 +252,9 @@ class Asking:
                     return self._transact(self._give_up)
                 pause_s = _SOON_S if suspects else watch.next_look_s()
                 limit_s = earliest(self._deadline.left_s(), pause_s, self._sign_of_life.left_s())
-                woken = ears.wait(limit_s, also=watch.fds)
-                watch.died(woken.ready)
-                if not woken.ready:
+                ready = self._rest(ears, limit_s, watch.fds)
+                watch.died(ready)
+                if not ready:
                     now = self._patiently(self._look, waiting, ears)
                     if _differs(now, waiting):
                         return now
@@ -271,7 +274,14 @@ class Asking:
                 if error.fields.get("closed"):
                     raise
                 logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
-                ears.wait(earliest(self._deadline.left_s(), _STORE_LOST_S))
+                self._rest(ears, earliest(self._deadline.left_s(), _STORE_LOST_S))
+
+    def _rest(self, ears: Listener, limit_s: float | None, also: Sequence[int] = ()) -> frozenset[int]:
+        """Sleep; return which descriptors woke it. One who does not want to wait any more has reached its time limit."""
+        ready = ears.wait(limit_s, also=[*also, *self._stops]).ready
+        if not ready.isdisjoint(self._stops):
+            self._deadline.end()
+        return ready
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""

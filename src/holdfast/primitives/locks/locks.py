@@ -91,18 +91,20 @@ class Locks(Oversight):
         ttl_s: float | None = None,
         process: Holder | ThisProcess | None = THIS_PROCESS,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> Grant:
         """Hold all the names, and return the grant.
 
         What the job holds already is not waited for; if that is all, its own grant comes back and releasing it frees nothing.
         `timeout_s` None waits for as long as it takes. With `ttl_s` the grant ends by itself after so long unless renewed;
-        without, it lives as long as `process`, which is this one unless told. `process` None needs a `ttl_s`.
+        without, it lives as long as `process`, which is this one unless told. `process` None needs a `ttl_s`. A wait also ends,
+        as if its time had passed, when the descriptor `stop_fd` becomes readable.
 
         Raises LockTimeout (nothing is held), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
         before this process could wake), InvalidName and InvalidValue.
         """
         wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
-        answer = self._asked(wish, on_wait)
+        answer = self._asked(wish, on_wait, stop_fd)
         if isinstance(answer, Over):
             raise timed_out(wish, answer)
         return answer
@@ -144,8 +146,10 @@ class Locks(Oversight):
         mode: Mode | str = Mode.EXCLUSIVE,
         timeout_s: float | None = LOCK_TIMEOUT_S,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> bool:
-        """Wait until the names could be had in that mode, and take nothing; False when the time limit passed.
+        """Wait until the names could be had in that mode, and take nothing; False when the time limit passed, or the descriptor
+        `stop_fd` became readable.
 
         Promised: there was a moment between call and return at which no other job held them, or their turn had come. Not
         promised: that it is still so. Raises DeadlockDetected when the job holds what the others wait for.
@@ -154,8 +158,8 @@ class Locks(Oversight):
         if not wish.names:
             return True
         self._begin()
-        asking = Asking(self._room, self._draft(self._new_id(), wish, self._this_process()), Deadline(timeout_s), on_wait)
-        answer = asking.answer()
+        draft = self._draft(self._new_id(), wish, self._this_process())
+        answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
@@ -243,7 +247,7 @@ class Locks(Oversight):
                 self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
                 self._counting.add_up()
 
-    def _asked(self, wish: Wish, on_wait: OnWait | None) -> Grant | Over:
+    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None = None) -> Grant | Over:
         """Get what is wished for; Over when its time passed. Raises DeadlockDetected and LeaseLost."""
         self._begin()
         if not wish.names:
@@ -253,7 +257,7 @@ class Locks(Oversight):
         try:
             grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait)
+                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait, stop_fd)
                 answer = asking.answer()
                 if not isinstance(answer, Given):
                     return self._not_given(wish, answer)

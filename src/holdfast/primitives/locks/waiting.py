@@ -131,6 +131,10 @@ class Deadline:
         left_s = self.left_s()
         return TRANSACT_TIMEOUT_S if left_s is None else min(max(left_s, _MOMENT_S), TRANSACT_TIMEOUT_S)
 
+    def end(self) -> None:
+        """Let it be over now."""
+        self._end_s = time.monotonic()
+
     def passed(self) -> bool:
         """Is it over?"""
         return self._end_s is not None and time.monotonic() >= self._end_s

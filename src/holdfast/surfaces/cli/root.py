@@ -16,6 +16,7 @@ AREAS = {
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",
+    "serve": "Serve the store over HTTP, with a page for browsers.",
     "store": "The store itself: check, backup, restore.",
     "token": "What a holder shows with its work: check.",
     "swap": "The recipe that is loaded: swap to another when nobody needs the old one, status, log.",

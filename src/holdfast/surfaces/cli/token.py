@@ -3,6 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.answers.locks import InForce
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import printable
 
@@ -26,4 +27,4 @@ def check(resource: str, token: int, as_json: bool) -> None:
     with connected(create=False) as hf:
         hf.check_token(resource, token)
     in_force = f"token {token} is in force on {printable(resource)}"
-    click.echo(to_json({"resource": resource, "token": token, "in_force": True}) if as_json else in_force)
+    click.echo(to_json(InForce(resource=resource, token=token)) if as_json else in_force)

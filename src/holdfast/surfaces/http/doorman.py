@@ -1,11 +1,16 @@
-"""Who is let in. Before any route: the host and origin that are served, the token, and how much is announced.
+"""Who is let in. Before any route: the host and origin that are served, the token or a session, and how much is announced.
 
 A page in a browser can be made to send requests to loopback, by a name that leads there or from its own origin. So a request
 whose Host is not one that is served is refused, and so is one whose Origin is another; neither needs to know the token. What
 comes without being announced is counted by the application as it reads.
+
+A browser that came by a one-time link has a session instead of the token. A browser sends its cookie by itself, so whoever
+changes something by a session must also say by its Origin that it is a page of this server.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -24,8 +29,20 @@ def served_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[st
     return frozenset({f"{name}:{port}" for name in names} | {name.lower() for name in more})
 
 
+_LOOKING = ("GET", "HEAD")
+
+
+class Sessions(NamedTuple):
+    """How browsers are let in: the cookie's name, who is known by it, and the page that the others get at `/`."""
+
+    cookie: str
+    lets_in: Callable[[str], bool]
+    without: bytes
+
+
 class Doorman:
-    """An ASGI application in front of another. `public` paths need no token, but everything else."""
+    """An ASGI application in front of another. `public` paths need no token, but everything else; one that ends with a slash
+    stands for all that begin with it."""
 
     def __init__(
         self,
@@ -34,6 +51,7 @@ class Doorman:
         token: str,
         hosts: frozenset[str],
         public: frozenset[str] = frozenset(),
+        sessions: Sessions | None = None,
         body_bytes_max: int = HTTP_BODY_BYTES_MAX,
     ) -> None:
         self._app = app
@@ -41,6 +59,8 @@ class Doorman:
         self._hosts = hosts
         self._origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
         self._public = public
+        self._public_parts = tuple(path for path in public if path.endswith("/"))
+        self._sessions = sessions
         self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,33 +70,64 @@ class Doorman:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refused = self._refused(scope["path"], headers)
+        refused = self._foreign(headers)
+        if refused is None and not self._is_public(scope["path"]):
+            refused = self._stranger(scope["method"], headers)
+            if refused is not None and self._sessions is not None and (scope["method"], scope["path"]) == ("GET", "/"):
+                await _answer(send, 401, self._sessions.without, b"text/html; charset=utf-8")
+                return
+        refused = refused or self._oversized(headers)
         if refused is not None:
             await _answer(send, *refused)
             return
         await self._app(scope, receive, send)
 
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
+    def _foreign(self, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._hosts:
             return refusal(403, "this server is not served under that Host: use the address it prints")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower() not in self._origins:
+        if not self._own_origin(headers, absent=True):
             return refusal(403, "a page of another origin may not use this server")
-        if path not in self._public and not self._let_in(headers.get(b"authorization", b"").decode("latin-1")):
+        return None
+
+    def _stranger(self, method: str, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
+        if self._has_token(headers.get(b"authorization", b"").decode("latin-1")):
+            return None
+        if not self._has_session(headers.get(b"cookie", b"").decode("latin-1")):
             return refusal(401, "the bearer token is missing or wrong: it is in the server's token file")
+        if method not in _LOOKING and not self._own_origin(headers, absent=False):
+            return refusal(403, "who changes something by a session must say its Origin: use the token otherwise")
+        return None
+
+    def _oversized(self, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._body_bytes_max:
             words = f"the body may have {self._body_bytes_max} bytes: put long text into a file and name it"
             return refusal(413, words)
         return None
 
-    def _let_in(self, authorization: str) -> bool:
+    def _is_public(self, path: str) -> bool:
+        return path in self._public or path.startswith(self._public_parts)
+
+    def _own_origin(self, headers: dict[bytes, bytes], *, absent: bool) -> bool:
+        origin = headers.get(b"origin")
+        return absent if origin is None else origin.decode("latin-1").lower() in self._origins
+
+    def _has_token(self, authorization: str) -> bool:
         scheme, _, given = authorization.partition(" ")
         return same_token(given.strip(), self._token) and scheme.lower() == "bearer"
 
+    def _has_session(self, cookies: str) -> bool:
+        if self._sessions is None:
+            return False
+        try:
+            found = SimpleCookie(cookies).get(self._sessions.cookie)
+        except CookieError:
+            return False
+        return found is not None and self._sessions.lets_in(found.value)
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+
+async def _answer(send: Send, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

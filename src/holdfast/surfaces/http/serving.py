@@ -4,6 +4,7 @@ It is stopped by SIGTERM, SIGINT or `stop`: it takes no new connection, ends wha
 returns. The caller then closes what is behind it.
 """
 
+import errno
 import logging
 import signal
 import socket
@@ -33,7 +34,9 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise StoreUnavailable(
-            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a free one", outcome="none"
+            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a free one",
+            outcome="none",
+            in_use=error.errno == errno.EADDRINUSE,
         ) from None
     return listening
 

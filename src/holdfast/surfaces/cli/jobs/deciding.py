@@ -81,11 +81,14 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
 @click.command()
 @job_option
 @click.option("--token", type=int, required=True, help="The attempt's token.")
+@json_option
 @where_options
-def heartbeat(job_id: str, token: int) -> None:
+def heartbeat(job_id: str, token: int, as_json: bool) -> None:
     """Give a sign of life for a job, so that it does not count as idle; exit 4 when it is another's by now."""
     with connected() as hf:
-        hf.jobs.heartbeat(job_id, token=token)
+        job = hf.jobs.heartbeat(job_id, token=token)
+    if as_json:
+        answer(as_json_line(job))
 
 
 @click.command()

@@ -10,7 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Corrupt
+from holdfast.surfaces.answers.jobs import logged
 from holdfast.surfaces.cli.connection import connected, registry_option, store_options
 from holdfast.surfaces.cli.output import remark
 
@@ -40,16 +40,8 @@ def changing() -> Iterator[Holdfast]:
 
 def mirror(hf: Holdfast, *, wait: bool = False) -> None:
     """Bring the audit log up to date; what goes wrong with it is a remark and breaks nothing."""
-    if hf.job_log is not None and (trouble := hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)):
+    if trouble := logged(hf, wait=wait):
         remark(f"{trouble}. The job itself is not affected; `holdfast jobs logs --rebuild` writes the log again")
-
-
-def found(hf: Holdfast, job_id: str) -> Job | None:
-    """The job as it is; None when it is gone or damaged."""
-    try:
-        return hf.jobs.peek(job_id)
-    except Corrupt:
-        return None
 
 
 def as_json_line(job: Job) -> bytes:

@@ -11,10 +11,10 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
-from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
+from holdfast.surfaces.answers.jobs import found, timeline
 from holdfast.surfaces.cli.connection import connected
-from holdfast.surfaces.cli.jobs.options import STATUSES, found, job_option, json_option, mirror, where_options
+from holdfast.surfaces.cli.jobs.options import STATUSES, job_option, json_option, mirror, where_options
 from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
@@ -84,7 +84,7 @@ def logs(job_id: str | None, tail: int | None, listed: bool, rebuild: bool, as_j
         if job_id is None:
             _list(hf, as_json)
         else:
-            _timeline(hf, check_job_id(job_id), tail, as_json)
+            _timeline(hf, job_id, tail, as_json)
 
 
 def _rebuild(hf: Holdfast, as_json: bool) -> None:
@@ -112,11 +112,7 @@ def _list(hf: Holdfast, as_json: bool) -> None:
 
 
 def _timeline(hf: Holdfast, job_id: str, tail: int | None, as_json: bool) -> None:
-    assert hf.job_log is not None
-    lines = list(hf.job_log.events(job_id))
-    if not lines:
-        raise NotFound(f"no job {job_id} is logged in {hf.job_log.folder}: `holdfast jobs logs --list` shows those that are")
-    for line in lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]:
+    for line in timeline(hf, job_id, tail):
         click.echo(to_json(line) if as_json else printable(_told(line).replace("\n", " ")))
 
 

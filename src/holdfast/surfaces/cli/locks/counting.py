@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from holdfast.kernel.codec import to_plain
-from holdfast.primitives.locks.statistics import BUCKETS_S, LockStatistics
+from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.surfaces.answers.locks import chosen, statistics_view, times
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import printable
@@ -30,27 +30,27 @@ def stats(names: tuple[str, ...], as_json: bool) -> None:
     """
     with connected(create=False) as hf:
         found = hf.locks.statistics()
-    chosen = {name: found.get(name, LockStatistics()) for name in dict.fromkeys(names)} if names else found
+    wanted = chosen(found, names)
     if as_json:
-        json_document([_facts(name, one) for name, one in chosen.items()])
+        json_document([statistics_view(name, one) for name, one in wanted.items()])
         return
     if sys.stdout.isatty():
-        for line in _lines(chosen):
+        for line in _lines(wanted):
             click.echo(printable(line))
     else:
-        table((), [_row(name, one) for name, one in chosen.items()], empty="")
+        table((), [_row(name, one) for name, one in wanted.items()], empty="")
 
 
-def _lines(chosen: Mapping[str, LockStatistics]) -> Iterator[str]:
+def _lines(wanted: Mapping[str, LockStatistics]) -> Iterator[str]:
     """As many columns as there are would fit no terminal."""
-    if not chosen:
+    if not wanted:
         yield "Nothing was locked here yet. Try: holdfast locks run NAME -- COMMAND"
-    for name, one in chosen.items():
+    for name, one in wanted.items():
         yield name
         yield "  " + ", ".join(f"{getattr(one, what)} {what}" for what in _COUNTS)
         for what, (total_s, counts) in _times_of(one).items():
             if sum(counts):
-                parts = (f"{time} {_shown(value)}" for time, value in zip(_TIMES, _times(total_s, counts), strict=True))
+                parts = (f"{time} {_shown(value)}" for time, value in zip(_TIMES, times(total_s, counts), strict=True))
                 yield f"  {what}: {', '.join(parts)}"
 
 
@@ -58,32 +58,9 @@ def _times_of(one: LockStatistics) -> dict[str, tuple[float, Sequence[int]]]:
     return {"wait": (one.wait_s, one.wait_counts), "hold": (one.hold_s, one.hold_counts)}
 
 
-def _facts(name: str, one: LockStatistics) -> dict[str, object]:
-    facts: dict[str, object] = {"resource": name, **to_plain(one), "buckets_s": BUCKETS_S}
-    for what, (total_s, counts) in _times_of(one).items():
-        facts |= {f"{what}_{time}_s": value for time, value in zip(_TIMES, _times(total_s, counts), strict=True)}
-    return facts
-
-
 def _row(name: str, one: LockStatistics) -> list[str]:
     counts = [str(getattr(one, what)) for what in _COUNTS]
-    return [name, *counts, *(_shown(time) for what in _times_of(one).values() for time in _times(*what))]
-
-
-def _times(total_s: float, counts: Sequence[int]) -> list[float | None]:
-    """The mean, and what half and 95 of a hundred stayed within; None where there were none, or they were beyond all bounds."""
-    number = sum(counts)
-    return [total_s / number if number else None, _within(counts, 0.5), _within(counts, 0.95)]
-
-
-def _within(counts: Sequence[int], part: float) -> float | None:
-    number = sum(counts)
-    reached = 0
-    for bound_s, count in zip(BUCKETS_S, counts, strict=False):
-        reached += count
-        if number and reached >= part * number:
-            return bound_s
-    return None
+    return [name, *counts, *(_shown(time) for what in _times_of(one).values() for time in times(*what))]
 
 
 def _shown(seconds: float | None) -> str:

@@ -6,9 +6,10 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS, HoldfastError, LeaseLost, NotFound, Unavailable
+from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
 from holdfast.primitives.locks import Grant, Mode
+from holdfast.surfaces.answers.locks import Free, acquired, freed, grant_view, kicked_view, not_held, released, renewed_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import (
     by_option,
@@ -84,19 +85,19 @@ def take(
             "without a process nothing but time can end the lock: give --ttl SECONDS, or --pid N of the process that holds it"
         )
     with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
-        refuse_unseen(hf, pid, ttl_s, "lock", ", or use `holdfast locks run`")
-        grant = hf.locks.acquire(
+        grant = acquired(
+            hf,
             names,
             by=by,
             mode=mode,
             timeout_s=limit_s,
             priority=priority(hf),
             ttl_s=ttl_s,
-            process=None if pid is None else hf.processes.of(pid, by),
+            pid=pid,
             on_wait=telling.begin,
         )
         try:
-            write(to_json(_facts(grant)) if as_json else str(grant.token))
+            write(to_json(grant_view(grant)) if as_json else str(grant.token))
         except OSError as error:
             raise _untold(hf, grant, error) from None
         except BaseException:
@@ -105,26 +106,6 @@ def take(
             raise
         if grant.reentered and not quiet:
             remark(f"{', '.join(grant.names)} was {by}'s already: this is the same token, and releasing it frees it")
-
-
-def refuse_unseen(hf: Holdfast, pid: int | None, ttl_s: float | None, what: str, otherwise: str = "") -> None:
-    """A claim that ends with a process needs a time too where not everybody can see the process."""
-    if pid is not None and ttl_s is None and not hf.store.embedded:
-        raise click.UsageError(
-            f"other machines cannot see the process, and nobody renews the {what} for it: give a --ttl beside --pid{otherwise}"
-        )
-
-
-def _facts(grant: Grant) -> dict[str, object]:
-    return {
-        "token": grant.token,
-        "names": grant.names,
-        "by": grant.by,
-        "mode": grant.mode,
-        "tokens": grant.tokens,
-        "ttl_s": grant.ttl_s,
-        "reentered": grant.reentered,
-    }
 
 
 def _untold(hf: Holdfast, grant: Grant, error: OSError) -> Unavailable:
@@ -156,11 +137,8 @@ def renew(token: int, ttl_s: float | None, as_json: bool) -> None:
     """
     with connected() as hf:
         hold = hf.locks.renew_token(token, ttl_s)
-    if as_json:
-        facts = {"token": token, "names": hold.names, "by": hold.by, "mode": hold.mode, "expires_at": hold.lease.expires_at}
-        answer(to_json(facts))
-    else:
-        answer(printable(f"{', '.join(hold.names)} held by {hold.by} until {moment(hold.lease.expires_at)}"))
+    shown = f"{', '.join(hold.names)} held by {hold.by} until {moment(hold.lease.expires_at)}"
+    answer(to_json(renewed_view(hold)) if as_json else printable(shown))
 
 
 @click.command(short_help="Release a lock by its token or name.")
@@ -181,14 +159,8 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
         return release_names(words, by, as_json)
     token = _token(words)
     with connected() as hf:
-        released = hf.locks.release_token(token)
-    if not released:
-        raise LeaseLost(
-            f"no lock has token {token}: it was released, ran out or was taken away. `holdfast locks status` shows those that "
-            "are held",
-            token=token,
-        )
-    answer(to_json({"released": token}) if as_json else f"released {token}")
+        done = released(hf, token)
+    answer(to_json(done) if as_json else f"released {token}")
     return 0
 
 
@@ -205,17 +177,12 @@ def _token(words: tuple[str, ...]) -> int:
 def release_names(names: tuple[str, ...], by: str, as_json: bool) -> int:
     """Let go of what a job holds of some names, and say of what; return the exit status."""
     with connected() as hf:
-        freed = hf.locks.free(names, by=by)
-    kept = [name for name in dict.fromkeys(names) if name not in freed]
-    missing = NotFound(
-        f"job {by} does not hold {', '.join(kept)}: `holdfast locks status {' '.join(kept)}` shows how it stands", names=kept
-    )
-    if not freed:
-        raise missing
-    answer(to_json({"released": freed}) if as_json else printable(f"released {', '.join(freed)}"))
+        done = freed(hf, names, by)
+    answer(to_json(done) if as_json else printable(f"released {', '.join(done.released)}"))
+    kept = [name for name in dict.fromkeys(names) if name not in done.released]
     if kept:
-        remark(missing.message)
-    return STATUS[missing.code].exit if kept else 0
+        remark(not_held(kept, by).message)
+    return STATUS["not_found"].exit if kept else 0
 
 
 @click.command(short_help="Wait until names are free, and take nothing.")
@@ -224,8 +191,17 @@ def release_names(names: tuple[str, ...], by: str, as_json: bool) -> int:
 @mode_option
 @by_option("Who asks: what this job holds itself is not waited for.  [default: nobody]")
 @quiet_option
+@json_option
 @store_options
-def wait(names: tuple[str, ...], timeout_s: float | None, nonblock: bool, shared: bool, by: str | None, quiet: bool) -> int:
+def wait(
+    names: tuple[str, ...],
+    timeout_s: float | None,
+    nonblock: bool,
+    shared: bool,
+    by: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     """Wait until all the names are free at once, and take nothing; exit 5 when they are not in time.
 
     \b
@@ -237,6 +213,8 @@ def wait(names: tuple[str, ...], timeout_s: float | None, nonblock: bool, shared
     limit_s = 0 if nonblock else timeout_s
     with interruptible(), connected() as hf, Telling(hf, names, job, mode, quiet=quiet) as telling:
         free = hf.locks.wait(names, by=job, mode=mode, timeout_s=limit_s, on_wait=telling.begin)
+    if as_json:
+        answer(to_json(Free(free=free)))
     if free:
         return 0
     remark(f"{', '.join(names)}: not free within {limit_s:g} s. `holdfast locks explain {names[0]}` tells who holds it")
@@ -261,8 +239,7 @@ def kick(name: str, why: str, by: str | None, as_json: bool) -> None:
     with connected() as hf:
         kicked = hf.locks.kick(name, why=why, by=by)
     if as_json:
-        facts = [{"by": hold.by, "names": hold.names, "token": hold.token, "process": hold.process} for hold in kicked]
-        answer(to_json({"kicked": facts}))
+        answer(to_json(kicked_view(kicked)))
     else:
         lines = [f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in kicked]
         answer(printable("\n".join(lines)))

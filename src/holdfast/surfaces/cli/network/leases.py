@@ -9,9 +9,9 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import RegistryNotFound
 from holdfast.kernel.limits import DSCP_MAX
 from holdfast.kernel.store import Damage
+from holdfast.surfaces.answers.claims import refuse_unseen
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option, names_argument
-from holdfast.surfaces.cli.locks.taking import refuse_unseen
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since, type_option
 from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import json_document, table

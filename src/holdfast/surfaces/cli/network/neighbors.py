@@ -3,9 +3,9 @@
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.answers.claims import refuse_unseen
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option
-from holdfast.surfaces.cli.locks.taking import refuse_unseen
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.render import json_document, table

@@ -1,0 +1,95 @@
+"""The folder of a store's server: the bearer token, and which process serves where.
+
+    token                     for its owner alone
+    current-instance.json     the process that serves, or served last and was killed
+
+The folder is 0700 and its files 0600 whatever the umask.
+"""
+
+import http.client
+import os
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from holdfast.adapters.durable_write import atomic_durable_write
+from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.errors import StoreUnavailable, Unavailable
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+
+_TIMEOUT_S = 5.0
+
+
+class ServerInstance(Plain, frozen=True, kw_only=True):
+    """The process that serves, and where."""
+
+    schema_version: int = 1
+    process: Holder
+    host: str
+    port: int
+
+    @property
+    def reached_at(self) -> str:
+        """The address by which it is reached from this machine."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+
+class ServerFolder:
+    """The folder of one store's server."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.token = root / "token"
+        self._instance = root / "current-instance.json"
+
+    def prepare(self) -> None:
+        """Make it. Raises StoreUnavailable when it cannot be made."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.chmod(self.root, 0o700)
+        except OSError as error:
+            raise StoreUnavailable(f"the server's folder {self.root} cannot be used: {error}", outcome="none") from None
+
+    def write_instance(self, instance: ServerInstance) -> None:
+        """Say who serves."""
+        atomic_durable_write(self._instance, msgspec.json.format(to_json(instance), indent=2) + b"\n", mode=0o600)
+
+    def remove_instance(self, instance: ServerInstance) -> None:
+        """Say that this one serves no more; another that came since stays."""
+        if self.instance() == instance:
+            self._instance.unlink(missing_ok=True)
+
+    def instance(self) -> ServerInstance | None:
+        """Who serves, or served last; None when nobody does."""
+        try:
+            return msgspec.json.decode(self._instance.read_bytes(), type=ServerInstance)
+        except (OSError, msgspec.DecodeError):
+            # Not there, or of another version: whoever asks does without.
+            return None
+
+    def living(self, processes: Processes) -> ServerInstance | None:
+        """Who serves, if its process is alive."""
+        instance = self.instance()
+        if instance is None or probe(instance.process, processes, embedded=True) is not Liveness.ALIVE:
+            return None
+        return instance
+
+    def new_link(self, processes: Processes) -> str:
+        """Ask the server for a one-time link. Raises Unavailable when none runs or answers."""
+        instance = self.living(processes)
+        if instance is None:
+            raise Unavailable("no server of this store runs here: start one with `holdfast serve`", outcome="none")
+        try:
+            token = self.token.read_text().strip()
+            with closing(http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)) as connection:
+                connection.request("POST", "/v1/links", headers={"Authorization": f"Bearer {token}"})
+                answer = connection.getresponse()
+                told = msgspec.json.decode(answer.read(), type=dict[str, object])
+                return str(told["url"])
+        except (OSError, http.client.HTTPException, msgspec.DecodeError, KeyError) as error:
+            raise Unavailable(
+                f"the server, process {instance.process.pid}, does not answer at {instance.reached_at} port {instance.port} "
+                f"({type(error).__name__}): see its log, or start it again",
+                outcome="none",
+            ) from None

@@ -1,0 +1,99 @@
+"""Jobs: what is answered of them, and what keeps their audit log up to date."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.record import shown
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.errors import Corrupt, NotFound
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.names import check_job_id
+
+
+class BrokerView(Plain, frozen=True, kw_only=True):
+    """The broker of a job's events, without a password."""
+
+    host: str
+    port: int
+    tls: bool
+    username: str | None
+    password_env: str
+    store_password: bool
+
+
+class JobView(Plain, frozen=True, kw_only=True):
+    """A job as it may be shown: whether its events are signed, but not the key."""
+
+    schema_version: int
+    job_id: str
+    status: JobStatus
+    created_at: Instant
+    updated_at: Instant
+    prompt: str
+    agent: str
+    agent_session: str
+    priority: int
+    arrival: int
+    broker: BrokerView
+    topic_prefix: str
+    timeout_sec: float
+    idle_timeout_sec: float
+    expected_artifacts: tuple[str, ...]
+    workdir: str | None
+    last_seq: int
+    attempt: int
+    max_attempts: int
+    token: int | None
+    claimed_by: Holder | None
+    started_at: Instant | None
+    finished_at: Instant | None
+    last_event_at: Instant | None
+    waiting_since: Instant | None
+    result: str | None
+    error: str | None
+    error_code: str | None
+    signed: bool
+
+
+class FinishedView(Plain, frozen=True, kw_only=True):
+    """The job that ended, and the next one, running, if there was one."""
+
+    done: JobView
+    picked: JobView | None
+
+
+class Pruned(Plain, frozen=True, kw_only=True):
+    """How many finished jobs were removed."""
+
+    removed: int
+
+
+def view_of(job: Job) -> JobView:
+    """A job for showing."""
+    return msgspec.convert(shown(job), JobView)
+
+
+def logged(hf: Holdfast, *, wait: bool = False) -> str | None:
+    """Bring the audit log of jobs up to date; return in words what went wrong, which breaks nothing, or None."""
+    return None if hf.job_log is None else hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)
+
+
+def found(hf: Holdfast, job_id: str) -> Job | None:
+    """The job as it is; None when it is gone or damaged."""
+    try:
+        return hf.jobs.peek(job_id)
+    except Corrupt:
+        return None
+
+
+def timeline(hf: Holdfast, job_id: str, tail: int | None) -> list[dict[str, Any]]:
+    """The last lines of a job's audit log, or all. Raises NotFound when it is not logged, InvalidName."""
+    if hf.job_log is None:
+        raise NotFound("this store keeps nothing, so there is no log of its jobs: use another --store")
+    lines = list(hf.job_log.events(check_job_id(job_id)))
+    if not lines:
+        raise NotFound(f"no job {job_id} is logged in {hf.job_log.folder}: `holdfast jobs logs --list` shows those that are")
+    return lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]

@@ -1,0 +1,99 @@
+"""The server of a whole store as one application."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import ASGIApp
+
+from holdfast import __version__
+from holdfast.app import Holdfast
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
+from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.surfaces.http.changes import Changes
+from holdfast.surfaces.http.doorman import Doorman, served_hosts
+from holdfast.surfaces.http.doorman import Sessions as Browsers
+from holdfast.surfaces.http.openapi import say_strict
+from holdfast.surfaces.http.problems import HANDLERS
+from holdfast.surfaces.http.queries import refuse_unknown_query
+from holdfast.surfaces.http.server.catalogue import CATALOGUE
+from holdfast.surfaces.http.server.desk import Desk
+from holdfast.surfaces.http.server.entering import COOKIE, NO_SESSION, Sessions, entrance
+from holdfast.surfaces.http.server.routing import route_of
+from holdfast.surfaces.http.server.segments import Segments
+from holdfast.surfaces.http.server.standing import standing_routes
+
+_PUBLIC = frozenset({"/health", "/enter/"})
+
+
+class ServerSide:
+    """The application, and what ends its waits when the server stops. `more_hosts` are further values of Host that are
+    served."""
+
+    def __init__(self, hf: Holdfast, *, token: str, host: str, port: int, more_hosts: Iterable[str] = ()) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{port}"
+        self.sessions = Sessions(token)
+        self._changes = Changes(hf.store, [JOURNAL_TOPIC])
+        self._desk = Desk(hf)
+        browsers = Browsers(COOKIE, self.sessions.lets_in, NO_SESSION)
+        self.app: ASGIApp = Doorman(
+            Segments(self._litestar(self._routes(hf))),
+            token=token,
+            hosts=served_hosts(host, port, more_hosts),
+            public=_PUBLIC,
+            sessions=browsers,
+        )
+
+    def new_link(self) -> str:
+        """A link for a browser, that can be used once."""
+        return f"{self.url}/enter/{self.sessions.new_code()}"
+
+    def end_waits(self) -> None:
+        """Let everybody go who only waits. Called on the server's loop."""
+        self._changes.end_waits()
+        self._desk.end_waits()
+
+    def _routes(self, hf: Holdfast) -> list[Any]:
+        """All that is served: each part brings its own."""
+        return [
+            *standing_routes(hf, self._changes),
+            *entrance(self.sessions, self.url),
+            *(route_of(operation, self._desk) for operation in CATALOGUE),
+        ]
+
+    def _litestar(self, routes: list[Any]) -> ASGIApp:
+        app = Litestar(
+            routes,
+            before_request=refuse_unknown_query,
+            exception_handlers=HANDLERS,
+            lifespan=[self._alive],
+            logging_config=None,
+            request_max_body_size=HTTP_BODY_BYTES_MAX,
+            openapi_config=OpenAPIConfig(
+                title="Holdfast",
+                version=__version__,
+                description="Keeps agents, jobs and shared resources from stepping on each other.",
+                components=Components(
+                    security_schemes={
+                        "bearer": SecurityScheme(type="http", scheme="bearer"),
+                        "session": SecurityScheme(type="apiKey", name=COOKIE, security_scheme_in="cookie"),
+                    }
+                ),
+                use_handler_docstrings=True,
+            ),
+        )
+        say_strict(app)
+        return app
+
+    @asynccontextmanager
+    async def _alive(self, _: Litestar) -> AsyncIterator[None]:
+        self._changes.start()
+        try:
+            yield
+        finally:
+            self._changes.close()
+            self._desk.close()

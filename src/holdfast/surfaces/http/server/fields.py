@@ -1,0 +1,78 @@
+"""The fields that requests are made of, and what the OpenAPI says of them.
+
+What a name may be is decided where it is used, with the code that every surface has for it. So these only tell of it: a pattern
+that was enforced here would make a wrong name a wrong value.
+"""
+
+from typing import Annotated, Any, get_args
+
+from litestar.openapi.spec import OpenAPIType, Schema
+from msgspec import Meta
+
+from holdfast.kernel.limits import (
+    ID_CHARS_MAX,
+    LABEL_CHARS_MAX,
+    LIST_MAX,
+    LOCK_NAMES_MAX,
+    LOCK_PRIORITY_MAX,
+    LOCK_TTL_MAX_S,
+    PATH_CHARS_MAX,
+    SERVER_WAIT_MAX_S,
+)
+from holdfast.surfaces.cli.quick import PID_MAX
+
+_NUMBER_MAX = 1 << 62
+"""A power of two, since the OpenAPI tells of bounds in floating point."""
+
+
+def told(words: str, **schema: Any) -> Meta:
+    """What the OpenAPI says of a field, which nothing here enforces."""
+    return Meta(extra_json_schema={"description": words, "extra": schema})
+
+
+def _text(words: str, pattern: str, most: int) -> Meta:
+    return told(words, pattern=pattern, min_length=1, max_length=most)
+
+
+_LABEL = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_JOB = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"
+_AGENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+
+Label = Annotated[str, _text("Free text without control characters, such as /dev/ttyUSB0.", _LABEL, LABEL_CHARS_MAX)]
+Resource = Annotated[str, _text("The resource's name: free text without control characters.", _LABEL, LABEL_CHARS_MAX)]
+By = Annotated[str, _text("The job that holds it, or asks for it.", _LABEL, LABEL_CHARS_MAX)]
+Id = Annotated[str, _text("An id.", _ID, ID_CHARS_MAX)]
+JobId = Annotated[str, _text("The job's id.", _JOB, ID_CHARS_MAX)]
+AgentName = Annotated[str, _text("The agent's name or id.", _AGENT, ID_CHARS_MAX)]
+Text = Annotated[str, told("A text.")]
+PathText = Annotated[str, told("An absolute path on the server's machine.", max_length=PATH_CHARS_MAX)]
+
+Token = Annotated[int, Meta(ge=-_NUMBER_MAX, le=_NUMBER_MAX, description="The token that a claim was given.")]
+Count = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+Pid = Annotated[int, Meta(ge=1, le=PID_MAX, description="A process on the server's machine, with which it ends.")]
+Priority = Annotated[int, Meta(ge=-LOCK_PRIORITY_MAX, le=LOCK_PRIORITY_MAX, description="Higher goes first.")]
+Limit = Annotated[int, Meta(ge=0, le=LIST_MAX, description="At most so many.")]
+Ttl = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=LOCK_TTL_MAX_S,
+        extra_json_schema={
+            "description": "Seconds after which it ends by itself, unless renewed.",
+            # Of a value that may be left out, the framework would not tell a bound that is 0.
+            "extra": {"exclusive_minimum": 0},
+        },
+    ),
+]
+Seconds = Annotated[float, Meta(ge=0, le=LOCK_TTL_MAX_S, description="Seconds.")]
+Wait = Annotated[float, Meta(ge=0, le=SERVER_WAIT_MAX_S, description="Seconds to wait for it; ask again for longer.")]
+
+
+def listed(words: str, item: Any, most: int, least: int = 0) -> Meta:
+    """The same of a list of texts."""
+    said = get_args(item)[1].extra_json_schema["extra"]
+    return told(words, items=Schema(type=OpenAPIType.STRING, **said), min_items=least, max_items=most)
+
+
+Names = Annotated[list[str], listed("The resources' names.", Resource, LOCK_NAMES_MAX, 1)]
