@@ -27,7 +27,6 @@ from holdfast.views.workflows import why_swap, why_workflow
 _Limit = Annotated[int, QueryParameter(ge=1, le=LIST_MAX)]
 _Words = Annotated[str, QueryParameter(max_length=LABEL_CHARS_MAX)]
 _Name = Annotated[str, QueryParameter(max_length=LABEL_CHARS_MAX)]
-_BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
 _REQUESTS = 100
 _LOG_LINES = 200
 
@@ -78,12 +77,12 @@ def _sent(asset: Asset, headers: dict[str, str]) -> Response[bytes]:
 
 
 def _at_a_glance(hf: Holdfast, agents: AgentLook, gateways: GatewayLook) -> list[Any]:
-    @get("/v1/overview", sync_to_thread=True, security=_BEARER)
+    @get("/v1/overview", sync_to_thread=True, include_in_schema=False)
     def at_a_glance() -> Overview:
         """How many of each there are, what needs somebody, who waits for whom, and what happened last."""
         return overview(hf.store, hf.locks, hf.jobs, hf.workflows, agents.census(), gateways.lines())
 
-    @get("/v1/timeline", sync_to_thread=True, security=_BEARER)
+    @get("/v1/timeline", sync_to_thread=True, include_in_schema=False)
     def of_holds() -> Timeline:
         """Who held and who waited for what, as far as the journal and the lock table tell."""
         return timeline(hf.store, hf.locks)
@@ -95,15 +94,15 @@ def _of_lists(hf: Holdfast) -> list[Any]:
     @get(
         "/v1/overview/agents",
         sync_to_thread=True,
+        include_in_schema=False,
         opt=takes("after_name", "after_id", "limit", "words"),
-        security=_BEARER,
     )
     def agents(after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = "") -> AgentPage:
         """Agents by name, behind one of them."""
         after = (after_name, after_id) if after_name else None
         return agent_page(hf.agents, hf.processes, after=after, limit=limit, words=words)
 
-    @get("/v1/overview/locks", sync_to_thread=True, opt=takes("after", "limit", "words"), security=_BEARER)
+    @get("/v1/overview/locks", sync_to_thread=True, include_in_schema=False, opt=takes("after", "limit", "words"))
     def locks(after: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = "") -> LockPage:
         """What is held or waited for, by name, behind one of them."""
         return lock_page(hf.locks, after=after, limit=limit, words=words)
@@ -111,8 +110,8 @@ def _of_lists(hf: Holdfast) -> list[Any]:
     @get(
         "/v1/overview/jobs",
         sync_to_thread=True,
+        include_in_schema=False,
         opt=takes("status", "before_arrival", "before_id", "limit", "words"),
-        security=_BEARER,
     )
     def jobs(
         wanted: Annotated[str, QueryParameter(name="status", max_length=20)] = "",
@@ -125,7 +124,7 @@ def _of_lists(hf: Holdfast) -> list[Any]:
         before = (before_arrival, before_id) if before_id else None
         return job_page(hf.jobs, status=wanted or None, before=before, limit=limit, words=words)
 
-    @get("/v1/overview/journal", sync_to_thread=True, opt=takes("limit"), security=_BEARER)
+    @get("/v1/overview/journal", sync_to_thread=True, include_in_schema=False, opt=takes("limit"))
     def journal(limit: Annotated[int, QueryParameter(ge=1, le=PAGE_JOURNAL_MAX)] = PAGE_LINES) -> JournalPage:
         """What happened last, the newest first."""
         return JournalPage(entries=tuple(hf.store.journal(limit=limit, reverse=True).entries))
@@ -134,7 +133,7 @@ def _of_lists(hf: Holdfast) -> list[Any]:
 
 
 def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
-    @get("/v1/overview/why", sync_to_thread=True, opt=takes("kind", "name"), security=_BEARER)
+    @get("/v1/overview/why", sync_to_thread=True, include_in_schema=False, opt=takes("kind", "name"))
     def why(kind: _Name, name: _Name = "") -> Why:
         """Why a lock, an agent, a workflow or the swap is as it is."""
         if kind == "lock":
@@ -147,14 +146,14 @@ def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
             return why_swap(hf.workflows)
         raise InvalidValue(f"{kind[:40]!a} is nothing to ask about here: use lock, agent, workflow or swap", field="kind")
 
-    @get("/v1/overview/jobs/{job_id:str}", sync_to_thread=True, security=_BEARER)
+    @get("/v1/overview/jobs/{job_id:str}", sync_to_thread=True, include_in_schema=False)
     def job(job_id: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> ShownJob:
         """A job, why it is as it is, what it told, and its log."""
         found = hf.jobs.get_job(job_id)
         picture = job_picture(found, hf.job_events, hf.processes, embedded=hf.store.embedded)
         return ShownJob(job=picture, log=_log(hf, job_id))
 
-    @get("/v1/overview/gateways/{agent:str}", sync_to_thread=True, security=_BEARER)
+    @get("/v1/overview/gateways/{agent:str}", sync_to_thread=True, include_in_schema=False)
     def gateway(agent: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> GatewayPicture:
         """A gateway, why it is as it is, and its newest requests."""
         line, status = gateways.one(agent)
