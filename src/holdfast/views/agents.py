@@ -5,6 +5,7 @@ from datetime import datetime
 
 from holdfast.domains.agents import Agent, Agents
 from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.names import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
@@ -110,10 +111,10 @@ def why_agent(agent: Agent, agents: Agents, processes: Processes) -> Why:
     return Why(
         kind="agent",
         name=agent.agent_id,
-        title=agent.agent_name,
+        title=bare(agent.agent_name),
         state=line.state,
         tone=line.tone,
-        words=(f"{line.name}: {line.why}.", *_parts_told(parts)),
+        words=(f"{bare(line.name)}: {line.why}.", *_parts_told(parts)),
         facts=known(
             Fact(name="lease ends", at=agent.lease_expires_at),
             Fact(name="published", at=agent.published_at),
@@ -167,9 +168,11 @@ def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
         return (f"its tmux session lives on: look into it with `tmux attach -t ={line.tmux_session}`",)
     if line.tone == "bad":
         return (
-            f"a new `holdfast agents start {line.name}` succeeds it at once" if line.state == "dead" else "start it again",
+            f"a new `holdfast agents start {bare(line.name)}` succeeds it at once"
+            if line.state == "dead"
+            else "start it again",
             "`holdfast agents cleanup` takes out what is left behind",
         )
     if parts.gateway is Liveness.DEAD:
-        return (f"its gateway does not answer: `holdfast gateway serve {line.name}` starts it again",)
+        return (f"its gateway does not answer: `holdfast gateway serve {bare(line.name)}` starts it again",)
     return ("nothing to do",)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from holdfast.domains.agents.names import bare
 from holdfast.domains.jobs import Jobs
 from holdfast.domains.workflows import Workflows
 from holdfast.kernel import clock
@@ -108,12 +109,12 @@ def _of_jobs(jobs: Jobs, now: datetime) -> Iterator[Need]:
     for job in reversed(jobs.list_jobs(status="error", limit=_ERRORS, damaged=[])):
         if job.finished_at is None or job.finished_at < clock.after(now, -_RECENT_S):
             continue
-        words = f"job {job.job_id} ended in error ({line_of(job).state}): {line_of(job).prompt[:80]}"
+        code = f", {job.error_code.replace('_', ' ')}" if job.error_code else ""
+        words = f"job {job.job_id} ended in error{code}: {line_of(job).prompt[:80]}"
         yield Need(kind="job", name=job.job_id, tone="bad", words=words, at=job.finished_at)
 
 
 def _of_agents(census: AgentCensus) -> Iterator[Need]:
     for line in census.troubled:
-        yield Need(
-            kind="agent", name=line.agent_id, tone="bad", words=f"agent {line.name}: {line.why}", at=line.lease_expires_at
-        )
+        since = line.lease_expires_at if line.state == "over" else None
+        yield Need(kind="agent", name=line.agent_id, tone="bad", words=f"agent {bare(line.name)}: {line.why}", at=since)

@@ -54,8 +54,8 @@ function relative(at) {
   return left > -1500 ? "now" : `${span(-left)} ago`;
 }
 
-const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const clockTime = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 export const clockOf = (ms) => clockTime.format(new Date(ms));
 
@@ -77,6 +77,10 @@ export function tick() {
 
 export function say(words) {
   byId("said").textContent = words;
+}
+
+export function many(number, one, more = `${one}s`) {
+  return `${number.toLocaleString()} ${number === 1 ? one : more}`;
 }
 
 export function clipped(text, most) {

@@ -2,19 +2,22 @@
 
 import { clipped, el, svg } from "./dom.js";
 
-const WIDE = 164;
+const CHAR = 7.4;
+const NAME_MAX = 22;
 const HIGH = 34;
-const GAP_X = 62;
+const GAP_X = 50;
+const SMALLEST = 0.7; // a picture that would be smaller is scrolled
 const GAP_Y = 14;
 
-// edges: [{job, resource, mode, position, alive}]; open(kind, name)
-export function graph(edges, open) {
+// edges: [{job, resource, mode, position, alive}]; room: pixels to fit into; open(kind, name)
+export function graph(edges, room, open) {
   const { nodes, ways } = gathered(edges);
   const looped = inCycles(nodes, ways);
   const layers = placed(nodes, ways);
-  const width = layers.length * (WIDE + GAP_X) - GAP_X + 8;
+  const width = Math.max(...[...nodes.values()].map((one) => one.x + one.wide)) + 8;
   const height = Math.max(...layers.map((layer) => layer.length)) * (HIGH + GAP_Y) - GAP_Y + 8;
-  const drawing = svg("svg", { width, height, viewBox: `-4 -4 ${width} ${height}`, role: "group", "aria-label": "Who waits for whom" });
+  const scale = Math.min(1, Math.max(room / width, SMALLEST));
+  const drawing = svg("svg", { width: width * scale, height: height * scale, viewBox: `-4 -4 ${width} ${height}`, role: "group", "aria-label": "Who waits for whom" });
   drawing.append(tips(), ...ways.map((way) => edge(nodes, way, looped)));
   for (const layer of layers) drawing.append(...layer.map((key) => node(nodes.get(key), looped.has(key), open)));
   return el("figure", { class: "picture", tabindex: -1 }, drawing, told(edges));
@@ -63,6 +66,8 @@ function placed(nodes, ways) {
 
 // Within a layer, each stands as near as can be to what it points at.
 function settled(layers, out, nodes) {
+  const widths = layers.map((layer) => 26 + CHAR * Math.max(6, ...layer.map((key) => Math.min([...nodes.get(key).name].length, NAME_MAX))));
+  const lefts = widths.map((_, at) => widths.slice(0, at).reduce((sum, wide) => sum + wide + GAP_X, 0));
   for (let at = layers.length - 1; at >= 0; at -= 1) {
     const layer = layers[at];
     const mean = (key) => {
@@ -71,7 +76,7 @@ function settled(layers, out, nodes) {
     };
     layer.sort((a, b) => mean(a) - mean(b) || (nodes.get(a).name < nodes.get(b).name ? -1 : 1));
     layer.forEach((key, index) => {
-      Object.assign(nodes.get(key), { x: at * (WIDE + GAP_X), y: index * (HIGH + GAP_Y) });
+      Object.assign(nodes.get(key), { x: lefts[at], wide: widths[at], y: index * (HIGH + GAP_Y) });
     });
   }
   const tallest = Math.max(...layers.map((layer) => layer.length));
@@ -116,8 +121,8 @@ function edge(nodes, way, looped) {
   const to = nodes.get(way.to);
   const cycle = looped.has(way.from) && looped.has(way.to);
   const forward = to.x > from.x;
-  const x1 = forward ? from.x + WIDE : from.x + WIDE / 2;
-  const x2 = forward ? to.x : to.x + WIDE / 2;
+  const x1 = forward ? from.x + from.wide : from.x + from.wide / 2;
+  const x2 = forward ? to.x : to.x + to.wide / 2;
   const y1 = from.y + (forward ? HIGH / 2 : HIGH);
   const y2 = to.y + (forward ? HIGH / 2 : HIGH);
   const bend = forward ? Math.max((x2 - x1) / 2, 24) : 0;
@@ -155,8 +160,8 @@ function node(one, cycle, open) {
         },
       },
     },
-    svg("rect", { width: WIDE, height: HIGH, rx: one.kind === "lock" ? HIGH / 2 : 8 }),
-    svg("text", { x: WIDE / 2, y: HIGH / 2 + 4.5, "text-anchor": "middle" }, clipped(one.name, 20)),
+    svg("rect", { width: one.wide, height: HIGH, rx: one.kind === "lock" ? HIGH / 2 : 8 }),
+    svg("text", { x: one.wide / 2, y: HIGH / 2 + 4.5, "text-anchor": "middle" }, clipped(one.name, NAME_MAX)),
     svg("title", {}, `${one.name}${state}`),
   );
 }

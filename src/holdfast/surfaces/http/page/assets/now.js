@@ -77,7 +77,7 @@ export class Now {
         el("span", {}, el("i", { class: "wait" }), "waits for"),
         el("span", {}, el("i", {}), "is held by"),
       );
-      return [graph(told.edges, this.open), ...told.deadlocks.map((cycle) => el("div", { class: "inside" }, el("p", { class: "problem" }, `A deadlock: ${cycle}`))), legend];
+      return [graph(told.edges, this.graph.element.clientWidth - 26, this.open), ...told.deadlocks.map((cycle) => el("div", { class: "inside" }, el("p", { class: "problem" }, `A deadlock: ${cycle}`))), legend];
     });
   }
 

@@ -1,6 +1,6 @@
 // The page: which view is shown, what is asked for and when, and how the connection stands.
 
-import { byId, clockOf, el, say, setClock, span, tick } from "./dom.js";
+import { byId, clockOf, el, say, setClock, span, tick, when } from "./dom.js";
 import { Away, Live, Refused } from "./live.js";
 import { Now } from "./now.js";
 import { Panel } from "./panel.js";
@@ -83,6 +83,7 @@ function show(name) {
   if (name === "now") main.replaceChildren(now.element);
   else listView(name, main);
   timelineAt = 0;
+  tick();
   soon();
 }
 
@@ -259,7 +260,7 @@ function awayWords(state) {
 
 function tab(name, number, words = "") {
   const node = byId(`tab-${name}`);
-  node.querySelector("i").textContent = number;
+  node.querySelector("i").replaceChildren(number);
   node.querySelector("span").textContent = words;
 }
 
@@ -272,9 +273,9 @@ function headShown() {
   tab("agents", total.toLocaleString(), gone ? `${gone} not alive` : total ? "alive" : "");
   tab("locks", told.locks.resources.toLocaleString(), told.locks.waiting ? `${told.locks.waiting} waiting` : "held");
   tab("jobs", told.jobs.running.toLocaleString(), `running, ${told.jobs.pending.toLocaleString()} pending`);
-  tab("gateways", told.gateways.length.toLocaleString(), blocked ? `${blocked} blocked` : "");
+  tab("gateways", told.gateways.length.toLocaleString(), blocked ? `${blocked} blocked` : told.gateways.length ? "open" : "");
   tab("workflows", told.swap.workflows.length.toLocaleString(), told.swap.target ? `swap to ${told.swap.target}` : (told.swap.current ?? ""));
-  tab("journal", told.journal.length ? "●" : "–", told.journal[0]?.kind ?? "empty");
+  tab("journal", told.journal.length ? when(told.journal[0].at) : "–", told.journal[0]?.kind ?? "empty");
 }
 
 // --- the panel ---

@@ -90,7 +90,7 @@ function bars(stretches, index, x) {
       const to = Math.max(x(one.end === null ? Infinity : Date.parse(one.end)), from + 3);
       const title = svg("title", {}, words(one));
       if (one.what === "wait") return svg("line", { class: "waited", x1: from, x2: to, y1: y + 22, y2: y + 22 }, title);
-      const kinds = ["hold", `hue-${hue(one.job)}`];
+      const kinds = ["held", `hue-${hue(one.job)}`];
       if (one.began_before) kinds.push("before");
       if (GRAVE.has(one.how)) kinds.push("bad");
       return svg("rect", { class: kinds.join(" "), x: from, y: y + 5, width: to - from, height: 13, rx: 3 }, title);

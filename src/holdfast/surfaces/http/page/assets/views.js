@@ -1,6 +1,6 @@
 // The views of the page: a list for each kind of thing.
 
-import { clipped, el, pill, when } from "./dom.js";
+import { clipped, el, many, pill, when } from "./dom.js";
 import { List } from "./list.js";
 import { facts } from "./panel.js";
 
@@ -25,7 +25,7 @@ export function agentList(page) {
     keyOf: (one) => one.agent_id,
     order: (a, b) => byText(bare(a.name), bare(b.name)) || byText(a.agent_id, b.agent_id),
     columns: [
-      ["agent", (one) => text(one.name, "strong")],
+      ["agent", (one) => text(bare(one.name), "strong")],
       ["state", (one) => pill(one.tone, one.state)],
       ["why", (one) => text(one.why, "soft")],
       ["tmux session", (one) => text(one.tmux_session ?? (one.pid ? `pid ${one.pid}` : "–"), "soft extra")],
@@ -34,7 +34,7 @@ export function agentList(page) {
     fetchPage: async (last) => {
       const after = last ? { after_name: last.name, after_id: last.agent_id } : {};
       const told = await page.live.get(query("/v1/overview/agents", { ...after, words: page.words }));
-      page.counted(`${told.total.toLocaleString()} agents`);
+      page.counted(many(told.total, "agent"));
       return told;
     },
     open: (one) => page.open("agent", one.agent_id),
@@ -85,7 +85,7 @@ export function jobList(page) {
       const before = last ? { before_arrival: last.arrival, before_id: last.job_id } : {};
       const told = await page.live.get(query("/v1/overview/jobs", { ...before, status: page.status, words: page.words }));
       const all = Object.values(told.counts).reduce((sum, one) => sum + one, 0);
-      page.counted(page.status ? `${told.counts[page.status].toLocaleString()} of ${all.toLocaleString()} jobs` : `${all.toLocaleString()} jobs`);
+      page.counted(page.status ? `${told.counts[page.status].toLocaleString()} of ${all.toLocaleString()} jobs` : many(all, "job"));
       return told;
     },
     open: (one) => page.open("job", one.job_id),
@@ -110,7 +110,7 @@ export function gatewayList(page) {
     fetchPage: async () => {
       const all = page.overview().gateways;
       const wanted = page.words.toLowerCase();
-      page.counted(`${all.length.toLocaleString()} gateways`);
+      page.counted(many(all.length, "gateway"));
       return { lines: all.filter((one) => `${one.agent} ${one.state}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.open("gateway", one.agent),
@@ -135,7 +135,7 @@ export function workflowList(page) {
     fetchPage: async () => {
       const all = page.overview().swap.workflows;
       const wanted = page.words.toLowerCase();
-      page.counted(`${all.length.toLocaleString()} workflows`);
+      page.counted(many(all.length, "workflow"));
       return { lines: all.filter((one) => `${one.name} ${one.recipe}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.open("workflow", one.name),
