@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.app import connect
+from msgspec.structs import replace
+
+from holdfast.app import Holdfast, connect
+from holdfast.domains.agents.record import AGENTS
 from holdfast.domains.jobs import Job
+from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.store import Tx
+from holdfast.primitives.locks.record import LOCKS
 from tests.surfaces.locking import HOLDING, PATIENCE_S, Bench, Process, line
 
 _JOB = """
@@ -168,3 +174,25 @@ def _jobs(made: PageStage) -> None:
     hf.jobs.update_status(done.job_id, "completed", token=picked.token, result="sorted")
     for prompt in ("Bisect the slow start", "Measure the cold path", "Draw the architecture"):
         made.job(prompt, "tmux:claude-b", priority=len(prompt) % 3)
+
+
+def fill(hf: Holdfast, many: int) -> None:
+    """So many jobs, agents and held locks, written straight into the store, as registering each would take a while."""
+    job = hf.jobs.register_job("number 0", agent="claude-code", agent_session="tmux:0")
+    agent = hf.agents.publish("agent-0", backend="codex_headless", tool="codex", manifest_path="/m")
+    name = f"HOLDFAST-{agent.agent_id}"
+
+    def body(tx: Tx) -> None:
+        for number in range(1, many):
+            twin = f"job{number:05}"
+            tx.put(JOBS, twin, replace(job, job_id=twin, prompt=f"number {number}", arrival=job.arrival + number))
+            one = f"agent-{number:05}"
+            tx.put(AGENTS, one, replace(agent, agent_id=one, agent_name=name.replace(agent.agent_id, one)))
+
+    hf.store.transact(body, scope=[JOBS, AGENTS], timeout_s=60)
+    hf.locks.acquire("lock-00000", by="crowd")
+    row = hf.store.get(LOCKS, "lock-00000")
+    assert row is not None
+    for begin in range(1, many, 200):
+        names = [f"lock-{number:05}" for number in range(begin, min(begin + 200, many))]
+        hf.store.put_new(LOCKS, [(one, row.record) for one in names])
