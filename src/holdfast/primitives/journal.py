@@ -5,7 +5,9 @@ for batch in journal.follow(cursor): ...
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -62,6 +64,19 @@ class Journal:
             yield batch
             cursor = batch.cursor
 
+    def chosen(
+        self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
+    ) -> tuple[list[Entry], Cursor]:
+        """The last entries of those since an instant and about a subject, oldest first, and the cursor to follow on from."""
+        if limit and begin is None and subject is None:
+            return self.tail(limit)
+        found: deque[Entry] = deque(maxlen=limit)
+        cursor = BEGINNING
+        for batch in self.since():
+            found.extend(entry for entry in batch.entries if matches(entry, begin, subject))
+            cursor = batch.cursor
+        return list(found), cursor
+
     def follow(self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None) -> Iterator[Batch]:
         """Every entry behind the cursor, and then the new ones as they come, in batches; sleeps in between.
 
@@ -82,6 +97,11 @@ class Journal:
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
         """Trim the journal now, in a transaction of its own; return how many entries were dropped."""
         return self._store.transact(lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[])
+
+
+def matches(entry: Entry, begin: datetime | None, subject: str | None) -> bool:
+    """Is an entry one of those since an instant and about a subject?"""
+    return (begin is None or entry.at >= begin) and subject in (None, entry.subject)
 
 
 def redacted(data: Any) -> Any:

@@ -93,13 +93,14 @@ class Workflows:
         preempt_signal_path: str | None = None,
         wait_s: float = 0,
         on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
     ) -> Registered:
         """Register work that needs a recipe, and say whether that is yet to be loaded.
 
         The owner's own workflow of that name is renewed, on the new terms, with its old token and signal path. Sweeps first.
-        `wait_s` is how long to wait for the end of a swap that is in the way, of which `on_wait` is told. Raises EAgain when a
-        live swap loads another recipe, Held when another live owner has the name, InvalidName and InvalidValue before anything
-        is stored.
+        `wait_s` is how long to wait for the end of a swap that is in the way, of which `on_wait` is told; the wait also ends
+        when the descriptor `stop_fd` becomes readable. Raises EAgain when a live swap loads another recipe, Held when another
+        live owner has the name, InvalidName and InvalidValue before anything is stored.
         """
         terms = self._terms(name, recipe, owner, ttl_s, preemptible, preempt_signal_path)
         deadline_s = time.monotonic() + _seconds(wait_s, "wait_s")
@@ -113,7 +114,8 @@ class Workflows:
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:
                         raise
-                self._sleep(ears, left_s, on_wait)
+                if not self._sleep(ears, left_s, on_wait, stop_fd):
+                    deadline_s = time.monotonic()
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
         """Extend a workflow from now, on the store's clock, maybe by another time to live. It never ends earlier by that.
@@ -348,13 +350,13 @@ class Workflows:
             change.enter(workflow)
         return workflow
 
-    def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None) -> None:
-        """Until something changes, or the swap that is in the way dies."""
+    def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None) -> bool:
+        """Until something changes, or the swap that is in the way dies. False when there is to be no more waiting."""
         sight: Sight = self._room.look()
         if sight.marker is not None and on_wait is not None:
             on_wait([sight.marker])
         with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
-            watch.wait(ears, left_s)
+            return watch.wait(ears, left_s, stop_fd)
 
 
 def _own(change: Change, name: str, token: int) -> Workflow:

@@ -37,10 +37,13 @@ class Watch:
         for fd in self._fds:
             os.close(fd)
 
-    def wait(self, ears: Listener, timeout_s: float | None) -> None:
-        """Sleep until a process dies, a notice comes or the time is over; not at all if one is dead already."""
-        if not self._too_late:
-            ears.wait(timeout_s, also=self._fds)
+    def wait(self, ears: Listener, timeout_s: float | None, stop_fd: int | None = None) -> bool:
+        """Sleep until a process dies, a notice comes or the time is over; not at all if one is dead already. False when the
+        descriptor `stop_fd` became readable."""
+        if self._too_late:
+            return True
+        stops = [] if stop_fd is None else [stop_fd]
+        return ears.wait(timeout_s, also=[*self._fds, *stops]).ready.isdisjoint(stops)
 
 
 def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:

@@ -6,9 +6,10 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.errors import Corrupt, NotFound
+from holdfast.kernel.errors import BrokerUnavailable, Corrupt, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_job_id
 
@@ -71,6 +72,12 @@ class Pruned(Plain, frozen=True, kw_only=True):
     removed: int
 
 
+class Sent(Plain, frozen=True, kw_only=True):
+    """How many events their brokers have now that they had not."""
+
+    sent: int
+
+
 def view_of(job: Job) -> JobView:
     """A job for showing."""
     return msgspec.convert(shown(job), JobView)
@@ -87,6 +94,23 @@ def found(hf: Holdfast, job_id: str) -> Job | None:
         return hf.jobs.peek(job_id)
     except Corrupt:
         return None
+
+
+def sent(hf: Holdfast, event: Event | None = None) -> int:
+    """Send what the broker of an event's job has not had yet, or all brokers; return how many events those were. Raises
+    BrokerUnavailable; what is not sent stays kept."""
+    from holdfast.adapters.courier import Courier
+
+    before = "" if event is None else f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+    courier = Courier(hf.job_events)
+    try:
+        return courier.send(None if event is None else [event.job_id])
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(
+            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
+        ) from None
+    finally:
+        courier.close()
 
 
 def timeline(hf: Holdfast, job_id: str, tail: int | None) -> list[dict[str, Any]]:

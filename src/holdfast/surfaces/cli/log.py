@@ -2,21 +2,19 @@
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.kernel import clock
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Entry
+from holdfast.primitives.journal import matches
+from holdfast.surfaces.answers.log import TAIL, Dropped, since_of
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import moment
-
-TAIL = 50
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @click.command()
@@ -38,7 +36,7 @@ def log(follow: bool, since: str | None, subject: str | None, tail: int | None, 
     with connected(create=follow or prune) as hf:
         if prune:
             dropped = hf.log.prune()
-            answer(to_json({"dropped": dropped}) if as_json else f"{dropped} entries dropped")
+            answer(to_json(Dropped(dropped=dropped)) if as_json else f"{dropped} entries dropped")
             return
         silent = True
         for entry in _entries(hf, follow, begin, subject, tail):
@@ -50,23 +48,11 @@ def log(follow: bool, since: str | None, subject: str | None, tail: int | None, 
 
 def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | None, tail: int) -> Iterator[Entry]:
     """The entries asked for. The tail counts what is left after the filters."""
-
-    def wanted(entry: Entry) -> bool:
-        return (begin is None or entry.at >= begin) and subject in (None, entry.subject)
-
-    cursor = ""
-    if tail and begin is None and subject is None:
-        entries, cursor = hf.log.tail(tail)
-    else:
-        entries = []
-        for batch in hf.log.since():
-            entries += [entry for entry in batch.entries if wanted(entry)]
-            cursor = batch.cursor
-        entries = entries[-tail:] if tail else entries
+    entries, cursor = hf.log.chosen(begin=begin, subject=subject, limit=tail or None)
     yield from entries
     if follow:
         for batch in hf.log.follow(cursor):
-            yield from (entry for entry in batch.entries if wanted(entry))
+            yield from (entry for entry in batch.entries if matches(entry, begin, subject))
 
 
 def _line(entry: Entry) -> str:
@@ -81,12 +67,6 @@ def _value(value: object) -> str:
 
 def _instant(text: str) -> datetime:
     try:
-        if text[-1:] in _UNITS and text[:-1].isdecimal():
-            return clock.SystemClock().now() - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
-        return clock.parse(text, "--since")
+        return since_of(text)
     except InvalidValue as error:
-        raise click.BadParameter(f"{error.message}, or an age like 15m", param_hint="--since") from None
-    except (OverflowError, ValueError):
-        raise click.BadParameter(
-            "that lies before the calendar begins: leave it out for everything", param_hint="--since"
-        ) from None
+        raise click.BadParameter(error.message, param_hint="--since") from None

@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.app import Holdfast
-from holdfast.domains.agents import Reason
 from holdfast.surfaces.cli.locks.options import more_than_nothing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,11 +49,3 @@ def launch_options(command: F) -> F:
     for option in (json_option, take_over_option, lease_option, def_dir_option, session_root_option, tool_option, id_option):
         command = option(command)
     return command
-
-
-def id_of(hf: Holdfast, asked: str) -> str:
-    """The id that a name or an id means, of a live agent or of one that is not. Raises Ambiguous, and InvalidName."""
-    found = hf.agents.resolve(asked)
-    if found.record is not None or found.reason is Reason.AMBIGUOUS:
-        return found.unwrap().agent_id
-    return found.agent_ids[0] if found.agent_ids else asked

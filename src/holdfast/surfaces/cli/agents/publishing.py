@@ -9,11 +9,11 @@ from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents import manifest as manifests
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
+from holdfast.surfaces.answers.agents import Removed, id_of
 from holdfast.surfaces.cli.agents.options import (
     agent_argument,
     def_dir_option,
     generation_option,
-    id_of,
     id_option,
     json_option,
     lease_option,
@@ -108,7 +108,7 @@ def remove(asked: str, generation_id: str, token: int | None, as_json: bool) -> 
     with connected() as hf:
         agent_id = id_of(hf, asked)
         hf.agents.remove(agent_id, generation_id, token=token)
-    answer(to_json({"removed": agent_id, "generation_id": generation_id}) if as_json else f"removed {agent_id}")
+    answer(to_json(Removed(removed=agent_id, generation_id=generation_id)) if as_json else f"removed {agent_id}")
 
 
 def _manifest(path: str) -> Manifest | None:

@@ -12,7 +12,8 @@ from holdfast.kernel.codec import to_plain
 from holdfast.kernel.holder import probe
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
-from holdfast.surfaces.cli.agents.options import agent_argument, id_of, json_option
+from holdfast.surfaces.answers.agents import AgentView, agent_view
+from holdfast.surfaces.cli.agents.options import agent_argument, json_option
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.words import span
 from holdfast.surfaces.cli.output import damage_told
@@ -49,12 +50,11 @@ def list_(fresh: bool, limit: int, as_json: bool) -> int:
 def get(asked: str, as_json: bool) -> None:
     """Show one agent, fresh or not, and what is known of its parts: lease, process, tmux session, gateway."""
     with connected(create=False) as hf:
-        agent = hf.agents.get(id_of(hf, asked))
-        parts = hf.agents.liveness(agent)
+        found = agent_view(hf, asked)
     if as_json:
-        json_document({**to_plain(agent), "liveness": to_plain(parts)})
+        json_document(found)
     else:
-        pairs([*_facts(agent), *_liveness(parts)])
+        pairs([*_facts(found), *_liveness(found.liveness)])
 
 
 def _row(hf: Holdfast, agent: Agent, now: datetime) -> list[str]:
@@ -73,10 +73,12 @@ def _lease(agent: Agent, now: datetime) -> str:
     return f"{span(now, agent.lease_expires_at)} left"
 
 
-def _facts(agent: Agent) -> list[tuple[str, str]]:
+def _facts(found: AgentView) -> list[tuple[str, str]]:
     """The record's fields, those of its parts with a dot."""
     facts: list[tuple[str, str]] = []
-    for name, value in to_plain(agent).items():
+    for name, value in to_plain(found).items():
+        if name == "liveness":
+            continue
         parts = {f"{name}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {name: value}
         facts += [(path, "-" if each is None else str(each)) for path, each in parts.items()]
     return facts

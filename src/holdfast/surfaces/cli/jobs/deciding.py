@@ -5,6 +5,7 @@ import click
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import (
@@ -117,7 +118,7 @@ def prune(keep: int | None, keep_days: float | None, as_json: bool) -> None:
     with changing() as hf:
         # Before they are gone: the log tells more of a job that is still there.
         removed = hf.jobs.prune(keep_finished=keep, keep_s=None if keep_days is None else keep_days * 86400)
-    answer(to_json({"removed": removed}) if as_json else f"{removed} jobs removed")
+    answer(to_json(Pruned(removed=removed)) if as_json else f"{removed} jobs removed")
 
 
 def _tell(job: Job, as_json: bool) -> None:

@@ -5,11 +5,9 @@ from typing import Any
 
 import click
 
-from holdfast.adapters.courier import Courier
-from holdfast.app import Holdfast
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import BrokerUnavailable
+from holdfast.surfaces.answers.jobs import Sent, sent
 from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
 
@@ -38,27 +36,15 @@ def publish(
     content = None if data is None else _decoded(data)
     with changing() as hf:
         if job_id is None or event is None:
-            answer(_sent(_send(hf, None, ""), as_json))
+            answer(_sent(sent(hf), as_json))
             return
         published = hf.job_events.publish(job_id, event, detail=detail, data=content, token=token)
         answer(to_json(published.event) if as_json else str(published.event.seq))
-        _send(hf, job_id, f"event {published.event.seq} of job {job_id} is kept and not sent yet: ")
-
-
-def _send(hf: Holdfast, job_id: str | None, before: str) -> int:
-    courier = Courier(hf.job_events)
-    try:
-        return courier.send(None if job_id is None else [job_id])
-    except BrokerUnavailable as error:
-        raise BrokerUnavailable(
-            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
-        ) from None
-    finally:
-        courier.close()
+        sent(hf, published.event)
 
 
 def _sent(number: int, as_json: bool) -> str | bytes:
-    return to_json({"sent": number}) if as_json else f"{number} events sent"
+    return to_json(Sent(sent=number)) if as_json else f"{number} events sent"
 
 
 def _decoded(text: str) -> Any:

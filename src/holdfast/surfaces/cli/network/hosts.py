@@ -3,8 +3,9 @@
 import click
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidValue, RegistryNotFound
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
+from holdfast.surfaces.answers.network import host_added, host_of, hosts_of, unregistered
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option
 from holdfast.surfaces.cli.network.options import shown, since
@@ -30,7 +31,7 @@ def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: t
     more = dict(_pair(word) for word in info)
     with connected() as hf:
         hf.network.register_host(name, primary_ip, connected_to, mac_address, more)
-        facts = {"host": name, **(hf.network.get_host_info(name) or {})}
+        facts = host_added(hf, name)
     answer(to_json(facts) if as_json else printable(f"registered {name}"))
 
 
@@ -42,9 +43,8 @@ def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: t
 def remove(name: str, force: bool, as_json: bool) -> None:
     """Unregister a host; exit 4 when runs lease it, 1 when there is none."""
     with connected() as hf:
-        if not hf.network.unregister_host(name, force=force):
-            raise _no_such(name)
-    answer(to_json({"unregistered": name}) if as_json else printable(f"unregistered {name}"))
+        done = unregistered(hf, name, force=force)
+    answer(to_json(done) if as_json else printable(f"unregistered {name}"))
 
 
 @hosts.command("list")
@@ -56,7 +56,7 @@ def list_(router: str | None, as_json: bool) -> int:
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.network.list_all_hosts(damaged=damaged)
-    chosen = {name: info for name, info in found.items() if router in (None, info["connected_to"])}
+    chosen = hosts_of(found, router)
     if as_json:
         json_document(chosen)
     else:
@@ -85,10 +85,8 @@ def list_(router: str | None, as_json: bool) -> int:
 def get(name: str, as_json: bool) -> None:
     """Show one host; exit 1 when there is none."""
     with connected(create=False) as hf:
-        info = hf.network.get_host_info(name)
+        info = host_of(hf, name)
         count = hf.network.get_host_lease_count(name)
-    if info is None:
-        raise _no_such(name)
     if as_json:
         json_document(info)
     else:
@@ -100,7 +98,3 @@ def _pair(word: str) -> tuple[str, str]:
     if not key or not separator:
         raise InvalidValue(f"{ascii(word)[:60]} is no KEY=VALUE: write it as rack=7", field="info")
     return key, value
-
-
-def _no_such(name: str) -> RegistryNotFound:
-    return RegistryNotFound(f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name)

@@ -4,12 +4,10 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import RegistryNotFound
 from holdfast.kernel.limits import DSCP_MAX
 from holdfast.kernel.store import Damage
-from holdfast.surfaces.answers.claims import refuse_unseen
+from holdfast.surfaces.answers.network import lease_dropped, leased
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option, names_argument
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since, type_option
@@ -50,9 +48,7 @@ def take(
     Exit 4 when another job has the router alone. A lease without --pid or --ttl lasts until it is dropped.
     """
     with connected() as hf:
-        refuse_unseen(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
-        wanted = [_wanted(hf, name, job_type, router, dscp) for name in dict.fromkeys(names)]
-        counts = hf.network.acquire_source_host_leases(by, wanted, pid=pid, ttl_s=ttl_s)
+        counts = leased(hf, names, by=by, job_type=job_type, router=router, dscp=dscp, pid=pid, ttl_s=ttl_s)
     answer(to_json(counts) if as_json else printable("\n".join(f"{name}\t{count}" for name, count in counts.items())))
 
 
@@ -64,8 +60,8 @@ def take(
 def drop(name: str, by: str, as_json: bool) -> None:
     """End a run's lease on a host, and print how many are left; exit 1 when it has none."""
     with connected() as hf:
-        count, should_delete = hf.network.release_source_host_lease(by, name)
-    answer(to_json({"host": name, "count": count, "should_delete": should_delete}) if as_json else str(count))
+        done = lease_dropped(hf, name, by)
+    answer(to_json(done) if as_json else str(done.count))
 
 
 @leases.command("list")
@@ -90,15 +86,6 @@ def list_(name: str | None, as_json: bool) -> int:
             empty="No leases. Take one: holdfast network leases take HOST --by RUN --type quick --pid $$",
         )
     return damage_told(damaged)
-
-
-def _wanted(hf: Holdfast, name: str, job_type: str, router: str | None, dscp: int | None) -> dict[str, Any]:
-    if router is None:
-        info = hf.network.get_host_info(name)
-        if info is None:
-            raise RegistryNotFound(f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name)
-        router = info["connected_to"]
-    return {"host_name": name, "job_type": job_type, "router_name": router, "dscp": dscp}
 
 
 def _row(host: str, router: str, lease: dict[str, Any]) -> list[str]:

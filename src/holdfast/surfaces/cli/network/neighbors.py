@@ -3,7 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
-from holdfast.surfaces.answers.claims import refuse_unseen
+from holdfast.surfaces.answers.network import neighbor_dropped, neighbor_taken
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import InOrder, json_option
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since
@@ -27,9 +27,8 @@ def neighbors() -> None:
 def take(host: str, address: str, by: str, pid: int | None, ttl_s: float | None, as_json: bool) -> None:
     """Lease HOST's entry for ADDRESS, and print how many runs lease it."""
     with connected() as hf:
-        refuse_unseen(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
-        count = hf.network.acquire_neighbor_lease(by, host, address, pid=pid, ttl_s=ttl_s)
-    answer(to_json({"host": host, "neighbor_ip": address, "count": count}) if as_json else str(count))
+        done = neighbor_taken(hf, host, address, by=by, pid=pid, ttl_s=ttl_s)
+    answer(to_json(done) if as_json else str(done.count))
 
 
 @neighbors.command()
@@ -41,9 +40,8 @@ def take(host: str, address: str, by: str, pid: int | None, ttl_s: float | None,
 def drop(host: str, address: str, by: str, as_json: bool) -> None:
     """End a run's lease on HOST's entry for ADDRESS, and print how many are left; exit 1 when nobody has one."""
     with connected() as hf:
-        count, should_delete = hf.network.release_neighbor_lease(by, host, address)
-    facts = {"host": host, "neighbor_ip": address, "count": count, "should_delete": should_delete}
-    answer(to_json(facts) if as_json else str(count))
+        done = neighbor_dropped(hf, host, address, by)
+    answer(to_json(done) if as_json else str(done.count))
 
 
 @neighbors.command("list")

@@ -4,6 +4,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.kernel.limits import LOCK_PRIORITY_MAX, LOCK_TIMEOUT_S
+from holdfast.surfaces.answers.network import router_priority
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.locks.options import (
     InOrder,
@@ -65,7 +66,7 @@ def lock(
     limit_s, mode = 0 if nonblock else timeout_s, mode_of(shared)
 
     def chosen(hf: Holdfast) -> int:
-        return hf.settings.network.job_priorities.get(job_type or "", 0) if priority is None else priority
+        return router_priority(hf, job_type, priority)
 
     take(names, by, ttl_s, pid, limit_s, mode, chosen, quiet=quiet, as_json=as_json)
 

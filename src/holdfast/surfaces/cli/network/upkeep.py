@@ -3,6 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.answers.network import swept
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import answer
@@ -14,9 +15,9 @@ from holdfast.surfaces.cli.output import answer
 def sweep(as_json: bool) -> None:
     """Remove the leases of dead processes, and those whose time is over."""
     with connected() as hf:
-        swept = hf.network.sweep()
-    words = f"swept {swept.host_leases} host leases and {swept.neighbor_leases} neighbour leases"
-    answer(to_json(swept._asdict()) if as_json else words)
+        done = swept(hf)
+    words = f"swept {done.host_leases} host leases and {done.neighbor_leases} neighbour leases"
+    answer(to_json(done) if as_json else words)
 
 
 @click.command()

@@ -6,6 +6,7 @@ from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
 from holdfast.domains.workflows.record import who
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import LIST_MAX
+from holdfast.surfaces.answers.workflows import reconciled_view, swap_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import answer, printable
@@ -21,7 +22,7 @@ def status(as_json: bool) -> None:
     with connected(create=False) as hf:
         found = hf.workflows.swap_status()
     if as_json:
-        json_document({"current": found.current, "swap": found.marker, "workflows": found.workflows})
+        json_document(swap_view(found))
     else:
         pairs(_facts(found))
 
@@ -34,7 +35,7 @@ def reconcile(as_json: bool) -> None:
     with connected(create=False) as hf:
         found = hf.workflows.reconcile_swap_marker()
     if as_json:
-        answer(to_json({"swap": found.live, "cleared": found.cleared}))
+        answer(to_json(reconciled_view(found)))
     elif found.cleared is not None:
         answer(f"cleared what was left of {_swap(found.cleared)}")
     else:

@@ -3,9 +3,10 @@
 import click
 
 from holdfast.app import Holdfast
-from holdfast.domains.workflows import Registered, Workflow
-from holdfast.kernel.codec import to_json, to_plain
+from holdfast.domains.workflows import Workflow
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Unavailable
+from holdfast.surfaces.answers.workflows import registered_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option, more_than_nothing, quiet_option
 from holdfast.surfaces.cli.locks.passing import interruptible
@@ -70,7 +71,7 @@ def register(
             on_wait=Telling(quiet=quiet),
         )
         try:
-            write(to_json(_facts(registered)) if as_json else str(registered.workflow.token))
+            write(to_json(registered_view(registered)) if as_json else str(registered.workflow.token))
         except OSError as error:
             raise _untold(hf, registered.workflow, error) from None
     if registered.swap_needed and not quiet:
@@ -107,10 +108,6 @@ def release(name: str, token: int, as_json: bool) -> None:
 def needed(workflow: Workflow) -> str:
     """What to do before the recipe can be used."""
     return f"{workflow.recipe} is not loaded: `holdfast swap to {workflow.recipe} -- COMMAND` loads it"
-
-
-def _facts(registered: Registered) -> dict[str, object]:
-    return {**to_plain(registered.workflow), "swap_needed": registered.swap_needed}
 
 
 def _untold(hf: Holdfast, workflow: Workflow, error: OSError) -> Unavailable:

@@ -1,6 +1,16 @@
 """All operations of the server."""
 
-from holdfast.surfaces.http.server import jobs, locks
+from holdfast.surfaces.http.server import agents, gateways, holds, jobs, locks, log, network, store, workflows
 from holdfast.surfaces.http.server.operation import Operation
 
-CATALOGUE: list[Operation] = [*jobs.OPERATIONS, *locks.OPERATIONS]
+CATALOGUE: list[Operation] = [
+    *agents.OPERATIONS,
+    *jobs.OPERATIONS,
+    *locks.OPERATIONS,
+    *holds.OPERATIONS,
+    *network.OPERATIONS,
+    *workflows.OPERATIONS,
+    *gateways.OPERATIONS,
+    *log.OPERATIONS,
+    *store.OPERATIONS,
+]

@@ -9,6 +9,7 @@ from msgspec import Meta
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
+from holdfast.domains.jobs.events import Event, EventKind
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
@@ -142,6 +143,23 @@ class Log(Plain, frozen=True, kw_only=True):
     tail: Limit | None = None
 
 
+class OfEvents(Plain, frozen=True, kw_only=True):
+    """A job, and behind which of its events."""
+
+    job_id: JobId
+    after_seq: Count = 0
+
+
+class PublishEvent(Plain, frozen=True, kw_only=True):
+    """An event of a job: what there is to say, for people and for programs."""
+
+    job_id: JobId
+    event: EventKind
+    detail: Text = ""
+    data: Any = None
+    token: Token | None = None
+
+
 class Prune(Plain, frozen=True, kw_only=True):
     """How many finished jobs to keep, and for how long; the configured bounds unless told."""
 
@@ -271,6 +289,31 @@ def log(hf: Holdfast, asked: Log) -> list[dict[str, Any]]:
     return answers.timeline(hf, asked.job_id, asked.tail)
 
 
+@operation("GET", "/v1/jobs/{job_id}/events", problems=(404,))
+def events(hf: Holdfast, asked: OfEvents) -> list[Event]:
+    """The events of a job that are kept, behind a number."""
+    hf.jobs.get_job(asked.job_id)
+    return hf.job_events.of_job(asked.job_id, after_seq=asked.after_seq)
+
+
+@operation("POST", "/v1/jobs/{job_id}/events", problems=(404, 409, 412), outside=True)
+def publish(hf: Holdfast, asked: PublishEvent) -> Event:
+    """Tell an event of a job, and move the job as it says.
+
+    It is kept before it is sent: if the broker is away, that is the error, and the event goes out with the next one.
+    """
+    published = hf.job_events.publish(asked.job_id, asked.event, detail=asked.detail, data=asked.data, token=asked.token)
+    _mirror(hf)
+    answers.sent(hf, published.event)
+    return published.event
+
+
+@operation("POST", "/v1/upkeep/jobs/send", outside=True)
+def send(hf: Holdfast) -> answers.Sent:
+    """Send the events of all jobs that their brokers have not had yet."""
+    return answers.Sent(sent=answers.sent(hf))
+
+
 @operation("POST", "/v1/upkeep/jobs/reap")
 def reap(hf: Holdfast) -> list[JobView]:
     """Put back the jobs of dead workers, and end those past their time limits. Every pick, list and get does so too."""
@@ -288,5 +331,6 @@ def prune(hf: Holdfast, asked: Prune) -> answers.Pruned:
 
 
 OPERATIONS = [
-    *(register, pick, status, finish_and_pick, cancel, requeue, heartbeat, list_, get, log, reap, prune),
+    *(register, pick, status, finish_and_pick, cancel, requeue, heartbeat, list_, get, log),
+    *(events, publish, send, reap, prune),
 ]

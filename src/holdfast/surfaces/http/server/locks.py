@@ -83,7 +83,7 @@ class Statistics(Plain, frozen=True, kw_only=True):
     name: Resource | None = None
 
 
-def _give_back(hf: Holdfast, grant: answers.GrantView) -> None:
+def give_back(hf: Holdfast, grant: answers.GrantView) -> None:
     """Nobody knows of the grant."""
     if not grant.reentered:
         with contextlib.suppress(HoldfastError):
@@ -91,7 +91,7 @@ def _give_back(hf: Holdfast, grant: answers.GrantView) -> None:
             hf.locks.release_token(grant.token)
 
 
-@operation("POST", "/v1/locks/acquire", problems=(404, 409, 504), undo=_give_back)
+@operation("POST", "/v1/locks/acquire", problems=(404, 409, 504), undo=give_back)
 def acquire(hf: Holdfast, asked: Acquire, turn: Turn) -> answers.GrantView:
     """Take locks, all or none, and wait for them up to `timeout_s`.
 

@@ -25,6 +25,9 @@ DAMAGED = "Holdfast-Damaged"
 _EVERY = (401, 403, 413, 422, 429, 500, 503, 504)
 """Every operation may be refused like this, whatever it is."""
 
+_ASIDE = "_"
+"""Behind the names of query parameters in a handler: the framework keeps some names for itself."""
+
 SECURED: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
 """What a request must show: one of them."""
 
@@ -66,6 +69,7 @@ def _handler(operation: Operation, desk: Desk) -> Any:
         given.pop("data", None)
         if decoder is not None and raw is not None:
             given |= msgspec.structs.asdict(strictly(decoder, raw or b"{}"))
+        given = {name.removesuffix(_ASIDE): value for name, value in given.items()}
         given |= {name: name_in(given[name]) for name in operation.in_path}
         damaged: Damage = []
         answer = await desk.carry_out(operation, operation.asks(**given), damaged, request.receive)
@@ -111,9 +115,10 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: type[PathParameter] | typ
     if not field.required:
         said["required"] = False
     default = inspect.Parameter.empty if field.required else field.default
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, annotation=_annotated(bare, kind(**said)), default=default
-    )
+    name = field.name
+    if kind is QueryParameter:
+        said["name"], name = field.name, f"{field.name}{_ASIDE}"
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=_annotated(bare, kind(**said)), default=default)
 
 
 def _annotated(kind: Any, said: Any) -> Any:
@@ -151,4 +156,7 @@ def _body_of(operation: Operation) -> type[Plain] | None:
 
 
 def _field(field: msgspec.structs.FieldInfo) -> Any:
-    return (field.name, field.type) if field.required else (field.name, field.type, field.default)
+    if field.required:
+        return field.name, field.type
+    made = field.default_factory is not msgspec.NODEFAULT
+    return field.name, field.type, msgspec.field(default_factory=field.default_factory) if made else field.default
