@@ -20,19 +20,18 @@ _FLAGS = [
 ]
 
 
-def chromium() -> str:
-    """The program, or a skip by name, which is a failure in CI."""
-    found = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
-    if found is None:
-        reason = "no chromium: install it with apt, or run `make test` as root"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    return str(found)
+def chromium() -> str | None:
+    """The program, if there is one."""
+    return next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
 
 
 @contextmanager
 def running() -> "Iterator[Browser]":
-    """A browser for the block."""
+    """A browser for the block; without one a skip by name, which is a failure in CI."""
     program = chromium()
+    if program is None:
+        reason = "no chromium: install it with apt, or run `make test` as root"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

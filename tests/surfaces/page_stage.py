@@ -21,15 +21,18 @@ from tests.surfaces.locking import HOLDING, PATIENCE_S, Bench, Process, line
 
 _JOB = """
 import sys, holdfast
-hf, by = holdfast.connect(sys.argv[1]), sys.argv[2]
+hf, by, grants = holdfast.connect(sys.argv[1]), sys.argv[2], []
 for names in sys.argv[3:]:
-    hf.locks.acquire(names.split(","), by=by, timeout_s=None)
+    grants.append(hf.locks.acquire(names.split(","), by=by, timeout_s=None))
     print("has", names, flush=True)
 for names in sys.stdin:
-    hf.locks.acquire(names.split(), by=by, timeout_s=None)
+    if names.strip() == "let go":
+        [hf.locks.release(grant) for grant in grants]
+    else:
+        grants.append(hf.locks.acquire(names.split(), by=by, timeout_s=None))
     print("has", names, flush=True)
 """
-"""A job that takes what it is told to, and holds it until its input ends."""
+"""A job that takes what it is told to, and lets go when it is told so."""
 
 
 class PageStage(Bench):
@@ -44,6 +47,11 @@ class PageStage(Bench):
         told = json.loads(line(self.server))
         self.port = int(told["url"].rpartition(":")[2])
         return str(told["link"])
+
+    def link(self) -> str:
+        """One more link for a browser."""
+        done = self("serve", "--link", "--json")
+        return str(json.loads(done.out)["link"])
 
     def kill_server(self) -> None:
         """As a crash does."""
@@ -78,6 +86,12 @@ class PageStage(Bench):
         process.stdin.flush()
         self.waiting(name, by)
 
+    def lets_go(self, process: Process) -> None:
+        """Let a holder release all it has."""
+        assert process.stdin is not None
+        process.stdin.write("let go\n")
+        process.stdin.flush()
+
     def job(self, prompt: str, label: str = "tmux:claude-a", **more: Any) -> Job:
         """Register a job."""
         return self.hf.jobs.register_job(prompt, agent="claude-code", agent_session=label, **more)
@@ -88,6 +102,11 @@ class PageStage(Bench):
             if any(entry.kind == kind for entry in batch.entries):
                 return
         raise AssertionError(f"nothing is told of {kind}")
+
+    def end_all(self) -> None:
+        """End all but the server."""
+        super().close()
+        self._started.clear()
 
     def close(self) -> None:
         """End everything."""

@@ -108,7 +108,9 @@ def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
     if not holds:
         return ("wait", "free, but waited for") if waiting else ("idle", "free")
     if all(hold.reclaimable for hold in holds):
-        return "bad", "its holder is dead" if holds[0].alive is Alive.DEAD else "its time is over"
+        over = "its holder is dead" if holds[0].alive is Alive.DEAD else "its time is over"
+        # Whoever asks for it gets it: it is nobody's trouble unless somebody waits.
+        return ("bad" if waiting else "idle"), over
     shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
     return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
 

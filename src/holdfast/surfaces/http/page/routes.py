@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, get
-from litestar.params import PathParameter, QueryParameter
+from litestar import Request, Response, get
+from litestar.params import FromPath, PathParameter, QueryParameter
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
@@ -54,20 +54,20 @@ def _of_files() -> list[Any]:
     assets = load_assets()
 
     @get("/", include_in_schema=False, sync_to_thread=False)
-    def page(headers: dict[str, str]) -> Response[bytes]:
+    def page(request: Request[Any, Any, Any]) -> Response[bytes]:
         """The page."""
-        return _sent(assets["page.html"], headers)
+        return _sent(assets["page.html"], request)
 
     @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=False)
-    def asset(name: str, headers: dict[str, str]) -> Response[bytes]:
+    def asset(name: FromPath[str], request: Request[Any, Any, Any]) -> Response[bytes]:
         """One of its files."""
-        return _sent(asset_named(assets, name), headers)
+        return _sent(asset_named(assets, name), request)
 
     return [page, asset]
 
 
-def _sent(asset: Asset, headers: dict[str, str]) -> Response[bytes]:
-    same = headers.get("if-none-match") == asset.etag
+def _sent(asset: Asset, request: Request[Any, Any, Any]) -> Response[bytes]:
+    same = request.headers.get("if-none-match") == asset.etag
     return Response(
         b"" if same else asset.content,
         status_code=304 if same else 200,

@@ -1,6 +1,6 @@
 // What an operator does. Each asks once, names what will happen, and shows the server's answer in its own words.
 
-import { byId, el, say } from "./dom.js";
+import { dialog, el, say } from "./dom.js";
 
 const segment = encodeURIComponent;
 
@@ -33,12 +33,10 @@ export function button(deed, live, done) {
 }
 
 export function ask(deed, live, done) {
-  const dialog = byId("dialog");
-  const back = document.activeElement;
   const problem = el("p", { class: "problem", role: "alert", hidden: true });
   const reason = deed.verb === "kick" ? el("input", { id: "reason", required: true, maxlength: 256, autocomplete: "off" }) : null;
   const go = el("button", { class: GRAVE.has(deed.verb) ? "grave" : "main", type: "submit" }, deed.label);
-  const leave = el("button", { type: "button", on: { click: () => dialog.close() } }, deed.verb.startsWith("cancel") ? "Leave it" : "Not now");
+  const leave = el("button", { type: "button", on: { click: () => asked.close() } }, deed.verb.startsWith("cancel") ? "Leave it" : "Not now");
   const form = el(
     "form",
     { method: "dialog" },
@@ -55,7 +53,7 @@ export function ask(deed, live, done) {
     problem.hidden = true;
     try {
       await live.change(...WAYS[deed.verb](deed, reason ? reason.value.trim() : null));
-      dialog.close();
+      asked.close();
       say(`${deed.label}: ${deed.subject}, done`);
       done();
     } catch (error) {
@@ -64,11 +62,6 @@ export function ask(deed, live, done) {
       go.disabled = false;
     }
   });
-  dialog.replaceChildren(form);
-  dialog.onclose = () => {
-    if (back && back.isConnected) back.focus();
-    else byId("panel").focus();
-  };
-  dialog.showModal();
+  const asked = dialog(form);
   (reason || leave).focus();
 }

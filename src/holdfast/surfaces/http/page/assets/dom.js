@@ -73,7 +73,23 @@ export function tick() {
   }
 }
 
-// --- being told ---
+// --- asking and being told ---
+
+// A dialog of its own, which is gone when it is closed; the focus then goes back to where it was.
+export function dialog(...inside) {
+  const back = document.activeElement;
+  const node = el("dialog", { "aria-labelledby": "dialog-title" }, ...inside);
+  node.addEventListener("close", () => {
+    node.remove();
+    if (back && back.isConnected) back.focus();
+    else byId("panel").focus();
+  });
+  document.body.append(node);
+  node.showModal();
+  return node;
+}
+
+export const asking = () => document.querySelector("dialog[open]") !== null;
 
 export function say(words) {
   byId("said").textContent = words;

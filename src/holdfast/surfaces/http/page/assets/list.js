@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 
 const AROUND = 8; // rows above and below what is seen
+const LONG = 2000; // lines of a page on the way to the end
 
 export class List {
   // columns: [[heading, render(line) -> node]]; keyOf(line); more(last) -> {lines, next}; open(line)
@@ -12,6 +13,7 @@ export class List {
     this.next = null;
     this.at = 0; // the row that the keyboard is at
     this.busy = false;
+    this.toEnd = false;
     this.drawn = new Map();
     this.known = null;
     this.space = el("div", { class: "space", role: "presentation" });
@@ -52,10 +54,10 @@ export class List {
     this.draw();
   }
 
-  async take(after) {
-    const page = await this.fetchPage(after);
+  async take(after, limit = null) {
+    const page = await this.fetchPage(after, limit);
     if (!page) return;
-    this.pageSize = Math.max(page.lines.length, 1);
+    if (!limit) this.pageSize = Math.max(page.lines.length, 1);
     this.merge(after, page);
   }
 
@@ -136,13 +138,19 @@ export class List {
   async more() {
     this.busy = true;
     try {
-      await this.take(this.lines.at(-1));
+      await this.take(this.lines.at(-1), this.toEnd ? LONG : null);
     } catch {
       // The page says elsewhere that the server is away, and refreshes when it is back.
     } finally {
       this.busy = false;
     }
-    this.draw();
+    if (this.toEnd) {
+      this.at = Math.max(this.lines.length - 1, 0);
+      this.toEnd = this.next !== null;
+      this.reveal();
+    } else {
+      this.draw();
+    }
   }
 
   click(event) {
@@ -158,6 +166,8 @@ export class List {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key in steps) {
       this.at = Math.min(Math.max(this.at + steps[event.key], 0), Math.max(this.lines.length - 1, 0));
+      // The end may be yet to be read.
+      this.toEnd = event.key === "End" && this.next !== null;
       this.reveal();
     } else if ((event.key === "Enter" || event.key === " ") && this.lines[this.at]) {
       this.open(this.lines[this.at]);
@@ -169,6 +179,8 @@ export class List {
 
   reveal() {
     const height = this.height();
+    // Before scrolling: there is no place yet for lines that have just come.
+    this.space.style.height = `${this.lines.length * height}px`;
     const top = this.at * height;
     if (top < this.rows.scrollTop) this.rows.scrollTop = top;
     const over = top + height - this.rows.clientHeight;

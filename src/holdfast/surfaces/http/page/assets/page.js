@@ -1,6 +1,6 @@
 // The page: which view is shown, what is asked for and when, and how the connection stands.
 
-import { byId, clockOf, el, say, setClock, span, tick, when } from "./dom.js";
+import { asking, byId, clockOf, dialog, el, say, setClock, span, tick, when } from "./dom.js";
 import { Away, Live, Refused } from "./live.js";
 import { Now } from "./now.js";
 import { Panel } from "./panel.js";
@@ -21,15 +21,15 @@ let timelineAt = 0;
 let heldShown = "";
 
 const live = new Live({ onState: linkChanged, onEntry: entryCame, onGap: begunAgain });
-const panel = new Panel(live, () => soon());
+const panel = new Panel(live, () => atOnce());
 const page = { live, words: "", status: "", overview: () => told, open, entry, counted: (words) => (byId("counted").textContent = words) };
 const now = new Now(open);
 
 const VIEWS = {
   now: { title: "Now" },
-  agents: { title: "Agents", make: agentList, filter: "Filter by name, state, tool or tmux session" },
-  locks: { title: "Locks", make: lockList, filter: "Filter by resource, job, state or process" },
-  jobs: { title: "Jobs", make: jobList, filter: "Filter by prompt, id, label or state" },
+  agents: { title: "Agents", make: agentList, asks: true, filter: "Filter by name, state, tool or tmux session" },
+  locks: { title: "Locks", make: lockList, asks: true, filter: "Filter by resource, job, state or process" },
+  jobs: { title: "Jobs", make: jobList, asks: true, filter: "Filter by prompt, id, label or state" },
   gateways: { title: "Gateways", make: gatewayList, filter: "Filter by agent or state" },
   workflows: { title: "Workflows", make: workflowList, filter: "Filter by name or recipe" },
   journal: { title: "Journal", make: (own) => journalList(own, journal), filter: "Filter by kind, subject or actor" },
@@ -84,7 +84,7 @@ function show(name) {
   else listView(name, main);
   timelineAt = 0;
   tick();
-  soon();
+  atOnce();
 }
 
 function listView(name, main) {
@@ -153,6 +153,14 @@ function soon() {
   pump();
 }
 
+// For what somebody has just asked for: the pause between two looks is not for them.
+function atOnce() {
+  earliest = 0;
+  clearTimeout(timer);
+  timer = null;
+  soon();
+}
+
 async function pump() {
   if (!dirty || running || timer !== null || live.state === "locked") return;
   const left = earliest - Date.now();
@@ -180,17 +188,18 @@ async function pump() {
 }
 
 async function look() {
-  told = await live.get("/v1/overview");
+  const shown = view;
+  // Those with questions of their own need not wait for the overview's answer.
+  const listing = VIEWS[shown].asks ? VIEWS[shown].list.refresh() : null;
+  [told] = await Promise.all([live.get("/v1/overview"), listing]);
   setClock(told.now);
   headShown();
-  if (view === "now") {
-    now.draw(told);
-    await holds();
-  } else if (VIEWS[view].list) {
-    await VIEWS[view].list.refresh();
-  }
+  if (shown !== view) dirty = true;
+  else if (view === "now") now.draw(told);
+  else if (listing === null) await VIEWS[view].list.refresh();
   await panel.refresh();
-  document.body.dataset.ready = view;
+  if (shown === view) document.body.dataset.ready = view;
+  if (view === "now") await holds();
 }
 
 async function holds() {
@@ -322,9 +331,8 @@ function holderWhy(name) {
 // --- keys ---
 
 function help() {
-  const dialog = byId("dialog");
   const row = (keys, words) => el("tr", {}, el("td", {}, ...keys.map((key) => el("kbd", {}, key)).flatMap((node) => [node, " "])), el("td", {}, words));
-  dialog.replaceChildren(
+  const shown = dialog(
     el("h2", { id: "dialog-title" }, "Keys"),
     el(
       "table",
@@ -339,18 +347,16 @@ function help() {
       row(["d"], "discard"),
       row(["Esc"], "close"),
     ),
-    el("div", { class: "ends" }, el("button", { class: "main", type: "button", on: { click: () => dialog.close() } }, "Close")),
+    el("div", { class: "ends" }, el("button", { class: "main", type: "button", on: { click: () => shown.close() } }, "Close")),
   );
-  dialog.onclose = null;
-  dialog.showModal();
 }
 
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea, select")) {
-    if (event.key === "Escape" && !byId("dialog").open) event.target.blur();
+    if (event.key === "Escape" && !asking()) event.target.blur();
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("dialog").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || asking()) return;
   const at = Number(event.key) - 1;
   if (at in NAMES) location.hash = `#/${NAMES[at]}`;
   else if (event.key === "?") help();

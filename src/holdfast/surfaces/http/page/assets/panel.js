@@ -1,6 +1,6 @@
 // The panel that answers "why?": what is so, since when, what to do next, and the few things that can be done from here.
 
-import { byId, clipped, el, pill, when } from "./dom.js";
+import { asking, byId, clipped, el, pill, when } from "./dom.js";
 import { KEYS, ask, button } from "./deeds.js";
 
 export class Panel {
@@ -127,7 +127,7 @@ export class Panel {
 
   key(event) {
     const typing = event.target.matches?.("input, textarea, select");
-    if (!this.about || typing || event.ctrlKey || event.metaKey || event.altKey || byId("dialog").open) return;
+    if (!this.about || typing || event.ctrlKey || event.metaKey || event.altKey || asking()) return;
     if (event.key === "Escape") this.close();
     const deed = this.deeds.find((one) => KEYS[one.verb] === event.key);
     if (deed) {

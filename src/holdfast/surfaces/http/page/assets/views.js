@@ -31,9 +31,9 @@ export function agentList(page) {
       ["tmux session", (one) => text(one.tmux_session ?? (one.pid ? `pid ${one.pid}` : "–"), "soft extra")],
       ["lease", (one) => when(one.lease_expires_at, { class: "extra" })],
     ],
-    fetchPage: async (last) => {
+    fetchPage: async (last, limit) => {
       const after = last ? { after_name: last.name, after_id: last.agent_id } : {};
-      const told = await page.live.get(query("/v1/overview/agents", { ...after, words: page.words }));
+      const told = await page.live.get(query("/v1/overview/agents", { ...after, limit, words: page.words }));
       page.counted(many(told.total, "agent"));
       return told;
     },
@@ -56,8 +56,8 @@ export function lockList(page) {
       ["process", (one) => text([one.mode === "shared" ? "shared" : "", one.process].filter(Boolean).join(", "), "soft extra")],
       ["since", (one) => when(one.since) ?? text("–", "soft")],
     ],
-    fetchPage: async (last) => {
-      const told = await page.live.get(query("/v1/overview/locks", { after: last ? last.name : "", words: page.words }));
+    fetchPage: async (last, limit) => {
+      const told = await page.live.get(query("/v1/overview/locks", { after: last ? last.name : "", limit, words: page.words }));
       page.counted(`${told.total.toLocaleString()} held or waited for`);
       return told;
     },
@@ -81,9 +81,9 @@ export function jobList(page) {
       ["attempt", (one) => text(`${one.attempt}/${one.max_attempts}`, "soft extra")],
       ["since", (one) => when(one.at)],
     ],
-    fetchPage: async (last) => {
+    fetchPage: async (last, limit) => {
       const before = last ? { before_arrival: last.arrival, before_id: last.job_id } : {};
-      const told = await page.live.get(query("/v1/overview/jobs", { ...before, status: page.status, words: page.words }));
+      const told = await page.live.get(query("/v1/overview/jobs", { ...before, limit, status: page.status, words: page.words }));
       const all = Object.values(told.counts).reduce((sum, one) => sum + one, 0);
       page.counted(page.status ? `${told.counts[page.status].toLocaleString()} of ${all.toLocaleString()} jobs` : many(all, "job"));
       return told;
