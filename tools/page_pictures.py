@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, stage(Path(folder)) as made, running() as browser:
         made.serve()
         crowd(made)
-        wide = opened(browser, made, width=1280, height=820)
+        wide = opened(browser, made, width=1280, height=900)
         wide.wait_for_timeout(_LOOK_MS)
         wide.wait_for_selector(".held")
         take(wide, "page-now.png")
