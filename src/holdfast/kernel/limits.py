@@ -215,6 +215,9 @@ HTTP_HEAD_S = 10.0
 HTTP_BODY_S = 30.0
 """How long it may take for the body."""
 
+HTTP_READ_S = 60.0
+"""How long it may leave an answer unread that does not fit into the buffers between."""
+
 HTTP_CONNECTIONS_MAX = 1000
 """Most connections to one server. Beyond, one that asks for nothing just then is closed; when there is none, the new one."""
 

@@ -12,6 +12,7 @@ from holdfast.surfaces.cli.connection import Given, store_options
 AREAS = {
     "agents": "Live agents: run one, publish, list, resolve, cleanup.",
     "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
+    "holds": "Counts that cannot leak: how many use something, without those that died.",
     "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
     "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
     "log": "The journal: what happened, and following it live.",

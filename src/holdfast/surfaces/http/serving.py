@@ -18,6 +18,7 @@ from litestar.types import ASGIApp
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_HEADER_BYTES_MAX, HTTP_STOP_S
+from holdfast.surfaces.http.connections import BoundedConnection
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -47,6 +48,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]) -> None:
         config = uvicorn.Config(
             app,
+            http=BoundedConnection,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -1,8 +1,8 @@
 """Where operations are carried out: in bounded threads, with waits that end when nobody waits for them any more.
 
 Quick ones share a few threads. Those that may wait, for a lock, a job or another program, have threads of their own, so that
-they hold up no other; when all of those wait, the next is refused. A client that hangs up ends its wait, and what it was given
-in the same instant is taken back.
+they hold up no other; when all of those wait, the next gets what is to be had at once, or is refused. A client that hangs up
+ends its wait, and what it was given in the same instant is taken back.
 """
 
 import asyncio
@@ -15,12 +15,16 @@ from litestar.types import Receive
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import Full, LockTimeout, Unavailable
+from holdfast.kernel.errors import EAgain, Full, LockTimeout, Unavailable
 from holdfast.kernel.limits import SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
+from holdfast.surfaces.answers.locks import Free
 from holdfast.surfaces.http.server.operation import Operation
 
 T = TypeVar("T")
+
+_NOTHING = (None, Free(free=False))
+"""What those answer that have waited in vain."""
 
 
 class Turn:
@@ -71,10 +75,7 @@ class Desk:
         if self._closing:
             raise _stopping()
         if len(self._turns) >= self._waits_max:
-            raise Full(
-                f"{self._waits_max} requests wait on this server already: ask again in a moment, or without waiting",
-                limit=self._waits_max,
-            )
+            return await self._at_once(operation, asked, more)
         turn = Turn()
         self._turns.add(turn)
         gone = asyncio.create_task(_hung_up(receive, turn))
@@ -82,7 +83,7 @@ class Desk:
             more["turn"] = turn
         try:
             # Shielded: what is under way in a thread goes on, and its turn must stay open for as long.
-            answer = await asyncio.shield(self._kept(turn, lambda: operation.run(self.hf, asked, **more)))
+            answer = await asyncio.shield(self._kept(turn, self._slow, lambda: operation.run(self.hf, asked, **more)))
         except LockTimeout:
             if self._closing:
                 raise _stopping() from None
@@ -94,9 +95,28 @@ class Desk:
             await self._run(self._quick, lambda: undo(self.hf, answer))
         return answer
 
-    async def _kept(self, turn: Turn, work: Callable[[], Any]) -> Any:
+    async def _at_once(self, operation: Operation, asked: Plain, more: dict[str, Any]) -> Any:
+        """Carry out one that may wait, where nobody else can: what is to be had at once is had. Raises Full otherwise."""
+        full = Full(
+            f"{self._waits_max} requests wait on this server already: ask again in a moment, or without waiting",
+            limit=self._waits_max,
+        )
+        if "turn" not in operation.more:
+            raise full
+        turn = Turn()
+        turn.end()
         try:
-            return await self._run(self._slow, work)
+            work = self._kept(turn, self._quick, lambda: operation.run(self.hf, asked, turn=turn, **more))
+            answer = await asyncio.shield(work)
+        except (LockTimeout, EAgain):
+            raise full from None
+        if answer in _NOTHING:
+            raise full
+        return answer
+
+    async def _kept(self, turn: Turn, threads: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
+        try:
+            return await self._run(threads, work)
         finally:
             self._turns.discard(turn)
             os.close(turn.stop_fd)

@@ -1,0 +1,187 @@
+"""One operation on three surfaces: how a row of the table is asked of each, and what of the answers may differ."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+
+from holdfast.app import Holdfast
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, STATUS, HoldfastError
+from holdfast.surfaces.cli.entry import guarded
+from holdfast.surfaces.cli.output import printable
+from holdfast.surfaces.http.server.catalogue import CATALOGUE
+
+OPERATIONS = {operation.name: operation for operation in CATALOGUE}
+Facts = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """A row of the table. Words and asked values are templates of what `given` returns, and of `n`, the row's number."""
+
+    operation: str
+    library: Callable[[Holdfast, Any], Any]
+    words: str | None
+    """None where the command line has no such command."""
+    asked: Mapping[str, Any] = {}
+    given: Callable[[Holdfast, str], Facts | None] = lambda hf, n: None
+    code: str | None = None
+    """The error that every surface has; None where it succeeds."""
+    exit: int = 0
+    lines: bool = False
+    """The command prints JSON lines instead of one document."""
+    alone: bool = False
+    """The command prints a list, of which this is the only one."""
+    without: str = ""
+    """What the command alone can tell."""
+    same_words: bool = True
+    """False where one of the surfaces refuses it before it reaches the domain, in words of its own."""
+
+
+class Answer(NamedTuple):
+    """What a surface answered: a value or an error."""
+
+    value: Any = None
+    code: str | None = None
+    message: str = ""
+
+
+class Given:
+    """What a case's own state gave, for the lambdas of the table."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.__dict__.update(facts)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def by_library(hf: Holdfast, case: Case, facts: Facts) -> Answer:
+    try:
+        return Answer(value=plain(case.library(hf, Given(facts))))
+    except HoldfastError as error:
+        return Answer(code=error.code, message=told(error.message))
+
+
+def by_http(http: httpx.Client, case: Case, facts: Facts) -> Answer:
+    operation = OPERATIONS[case.operation]
+    asked = {name: filled(value, facts) for name, value in case.asked.items()}
+    path = operation.path
+    for name in operation.in_path:
+        path = path.replace(f"{{{name}}}", quote(str(asked.pop(name)), safe=""))
+    if operation.method == "POST":
+        answer = http.post(path, json=asked) if operation.has_body else http.post(path)
+    else:
+        answer = http.request(operation.method, path, params={name: _query(value) for name, value in asked.items()})
+    if answer.status_code in (200, 204):
+        return Answer(value=plain(answer.json()) if answer.content else None)
+    body = answer.json()
+    assert set(body) == {"code", "message", "fields"}
+    assert answer.status_code == STATUS[body["code"]].http
+    return Answer(code=body["code"], message=told(body["message"]))
+
+
+class Ran(NamedTuple):
+    status: int
+    out: bytes
+    err: str
+
+
+def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
+    """Run a command as its entry does, in this process: a hundred interpreters would take a minute to begin."""
+    from holdfast.surfaces.cli.root import run
+
+    assert case.words is not None
+    words = [str(filled(word, facts)) for word in shlex.split(case.words)]
+    out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+    before = sys.stdout
+    sys.stdout = out
+    try:
+        with contextlib.redirect_stderr(err):
+            status = guarded(lambda: run(["--store", url, "--namespace", namespace, *words]))
+    finally:
+        sys.stdout = before
+    assert status is not None
+    return Ran(status, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
+
+
+def same(case: Case, library: Answer, http: Answer, ran: Ran | None) -> None:
+    """The same result, or the same error, whoever was asked."""
+    assert library.code == http.code == case.code, (library, http)
+    if case.code is None:
+        assert http.value == library.value
+    elif case.same_words:
+        assert http.message == library.message
+    if ran is None:
+        return
+    if case.code is not None:
+        assert ran.status == STATUS[case.code].exit, ran
+        assert not case.same_words or told(ran.err) == f"holdfast: {printable(library.message)}\n"
+        return
+    assert ran.status == (EXIT_NOTHING_TO_TAKE if library.value is None else case.exit), ran
+    assert _printed(ran, case) == library.value
+
+
+def _printed(ran: Ran, case: Case) -> Any:
+    if case.lines:
+        return plain([json.loads(line) for line in ran.out.splitlines()])
+    if not ran.out:
+        return None
+    printed = json.loads(ran.out)
+    if case.alone:
+        (printed,) = printed
+    if case.without:
+        del printed[case.without]
+    return plain(printed)
+
+
+def filled(value: Any, facts: Facts) -> Any:
+    """A template with the facts in it; one that is a fact alone is that fact, whatever it is."""
+    if isinstance(value, list):
+        return [filled(one, facts) for one in value]
+    if isinstance(value, dict):
+        return {name: filled(one, facts) for name, one in value.items()}
+    if not isinstance(value, str):
+        return value
+    alone = re.fullmatch(r"\{(\w+)\}", value)
+    return facts[alone[1]] if alone and not isinstance(facts[alone[1]], str) else value.format(**facts)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON shows it, without what differs from one moment and namespace to another."""
+    return _levelled(to_plain(value))
+
+
+def told(words: str) -> str:
+    """The same of a message."""
+    words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "TIME", words))
+    return re.sub(r"request \w{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words))
+
+
+def _levelled(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _levelled(one, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_levelled(one, name) for one in value]
+    if isinstance(value, str):
+        return "RANDOM" if name in ("sig", "request_id", "requests", "left") else told(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if name == "gateway_port":
+        return "PORT"
+    if isinstance(value, int) and value > 10**12:
+        return "TOKEN"
+    if isinstance(value, float) and (value > 10**9 or name.startswith(("wait_", "hold_"))):
+        return "TIME"
+    return value
+
+
+def _query(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
