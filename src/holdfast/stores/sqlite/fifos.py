@@ -170,7 +170,11 @@ class Fifos:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            if error.errno not in (errno.ENXIO, errno.ENOENT):
+            if error.errno == errno.ENOENT and path.parent != self._folder:
+                # It has left the topic since that was listed, and lives on: its FIFO is not ours to remove.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path.parent)
+            if error.errno != errno.ENXIO:
                 return None
         with contextlib.suppress(OSError):
             os.unlink(self._folder / path.name)
