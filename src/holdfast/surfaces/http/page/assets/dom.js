@@ -13,11 +13,13 @@ export function svg(tag, attributes = {}, ...children) {
 
 function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
+    // Of these, "false" is a value like any other.
+    const stated = name.startsWith("aria-") && value !== null;
+    if (value === null || value === undefined || (value === false && !stated)) continue;
     if (name === "on") {
       for (const [kind, listener] of Object.entries(value)) node.addEventListener(kind, listener);
     } else {
-      node.setAttribute(name, value === true ? "" : String(value));
+      node.setAttribute(name, value === true && !stated ? "" : String(value));
     }
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));

@@ -130,12 +130,12 @@ export function workflowList(page) {
       ["recipe", (one) => text(one.recipe)],
       ["state", (one) => pill(one.in_the_way && one.tone === "good" ? "wait" : one.tone, one.in_the_way && one.state === "runs" ? "in the way" : one.state)],
       ["owner", (one) => text(`${one.owner}${one.preemptible ? ", preemptible" : ""}`, "soft extra")],
-      ["ends unless renewed", (one) => when(one.ends_at, { class: "extra" })],
+      ["lease", (one) => when(one.ends_at, { class: "extra" })],
     ],
     fetchPage: async () => {
       const all = page.overview().swap.workflows;
       const wanted = page.words.toLowerCase();
-      page.counted(many(all.length, "workflow"));
+      page.counted([many(all.length, "workflow"), swapWords(page.overview().swap)].join(", "));
       return { lines: all.filter((one) => `${one.name} ${one.recipe}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.open("workflow", one.name),
@@ -166,6 +166,12 @@ export function journalList(page, entries) {
     open: (one) => page.entry(one),
     empty: none("Nothing has happened yet."),
   });
+}
+
+function swapWords(swap) {
+  const loaded = swap.current ? `${swap.current} loaded` : "nothing loaded";
+  if (!swap.target) return loaded;
+  return `${loaded}, a swap to ${swap.target} ${swap.waits_for.length ? `waits for ${swap.waits_for.join(", ")}` : "is loading"}`;
 }
 
 // What an entry tells, as the panel shows it.
