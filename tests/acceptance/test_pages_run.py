@@ -21,7 +21,7 @@ import pytest
 from tests.surfaces.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md", "server.md"]
 WITH_TMUX = {"agents.md", "gateway.md"}
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
@@ -175,6 +175,7 @@ def plain(text: str) -> list[str]:
         ("\x1b\\[[0-9;]*m", ""),
         (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "a generation"),
         ("waiting for [^\n]*\r\x1b\\[K", ""),
+        (r"/enter/[\w-]{32}", "/enter/a-code"),
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
         (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),

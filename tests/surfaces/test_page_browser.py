@@ -169,7 +169,7 @@ def test_a_burst_of_news_is_drawn_a_few_times_a_second(visit: Visit, made: PageS
     pending = made.hf.jobs.counts()[JobStatus.PENDING]
     expect(visit.page.locator("#tab-jobs span")).to_contain_text(f"{pending} pending")
     begun_ms = visit.page.evaluate(
-        "performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/v1/overview')).map((one) => one.startTime)"
+        "performance.getEntriesByType('resource').filter(({name}) => name.endsWith('/v1/overview')).map((one) => one.startTime)"
     )
     gaps_ms = [later - earlier for earlier, later in pairwise(begun_ms[1:])]
     assert begun_ms and all(gap > 250 for gap in gaps_ms), "each entry was a look of its own"

@@ -295,11 +295,13 @@ class Jobs:
 
         `before` is the arrival and id of a job, for the page of those that came earlier. Reads no more than it must. A damaged
         record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue for what is no status, and for a
-        negative limit.
+        negative limit; InvalidName.
         """
         from holdfast.domains.jobs.listing import newest
 
         wanted = None if status is None else steps.status_named(status)
+        if agent_session is not None:
+            check_label(agent_session, "agent session")
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         self._look_after()

@@ -242,7 +242,7 @@ class Registry(RouterCalls):
         return counts
 
     def _shown(self, claims: Claims, key: str | None, damaged: Damage | None, *names: str) -> dict[str, Info]:
-        rows = claims.all(damaged) if key is None else claims.one(key)
+        rows = claims.all(damaged) if key is None else claims.one(check_id(key, "host name"))
         return leases_shown(rows, claims.verdicts_in(rows), self._room.store.now(), *names)
 
     def _ttl(self, ttl_s: float | None) -> float | None:

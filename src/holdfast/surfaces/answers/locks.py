@@ -7,6 +7,7 @@ from holdfast.app import Holdfast
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.record import Hold
 from holdfast.primitives.locks.statistics import BUCKETS_S, LockStatistics
@@ -181,8 +182,8 @@ def not_held(names: Sequence[str], by: str) -> NotFound:
 
 
 def chosen(found: Mapping[str, LockStatistics], names: Iterable[str]) -> dict[str, LockStatistics]:
-    """The statistics of these names, or of all when there are none."""
-    wanted = dict.fromkeys(names)
+    """The statistics of these names, or of all when there are none. Raises InvalidName."""
+    wanted = dict.fromkeys(check_label(name, "resource") for name in names)
     return {name: found.get(name, LockStatistics()) for name in wanted} if wanted else dict(found)
 
 

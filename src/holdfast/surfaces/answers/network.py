@@ -6,6 +6,7 @@ from typing import Any
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import RegistryNotFound
+from holdfast.kernel.names import check_label
 from holdfast.surfaces.answers.claims import refuse_unseen
 
 HostInfo = dict[str, Any]
@@ -64,7 +65,9 @@ def host_of(hf: Holdfast, name: str) -> HostInfo:
 
 
 def hosts_of(found: dict[str, HostInfo], router: str | None) -> dict[str, HostInfo]:
-    """The hosts of a router, or all."""
+    """The hosts of a router, or all. Raises InvalidName."""
+    if router is not None:
+        check_label(router, "router name")
     return {name: info for name, info in found.items() if router in (None, info["connected_to"])}
 
 

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast.http")
 
+ASIDE = "_"
+"""Behind the names of query parameters in handlers that are made: the framework keeps some names for itself."""
+
 _HTTP_CODES = {
     400: "invalid_value",
     401: "unauthorized",
@@ -53,7 +56,7 @@ def on_holdfast_error(_: Request[Any, Any, Any], error: HoldfastError) -> Respon
 def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
     """Answer with a refusal of the framework's; what it calls a bad request is a wrong value here."""
     status = 422 if error.status_code in (400, 415) else error.status_code
-    extra = error.extra if isinstance(error.extra, list) else []
+    extra = [_shown(one) for one in error.extra] if isinstance(error.extra, list) else []
     fields = {"problems": _plain(extra)} if extra else {}
     problem = Problem(code=_HTTP_CODES.get(status, "error"), message=_words(error, status, extra), fields=fields)
     return Response(problem, status_code=status, media_type=MediaType.JSON, headers=dict(error.headers or {}))
@@ -81,11 +84,23 @@ HANDLERS: dict[int | type[Exception], Any] = {
 
 
 def strictly(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """Decode a body, taking nothing for something else. Raises InvalidValue."""
+    """Decode a body, taking nothing for something else; but 1.0 is an integer in JSON. Raises InvalidValue."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidValue(f"the body is wrong: {error}", field="body") from None
+        try:
+            return msgspec.convert(_whole(msgspec.json.decode(body)), decoder.type)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise InvalidValue(f"the body is wrong: {error}", field="body") from None
+
+
+def _whole(value: Any) -> Any:
+    """The same with every whole number as one."""
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def refusal(status: int, message: str) -> tuple[int, bytes]:
@@ -96,6 +111,11 @@ def refusal(status: int, message: str) -> tuple[int, bytes]:
 def _words(error: HTTPException, status: int, extra: list[Any]) -> str:
     told = "; ".join(f"{one.get('key', '')}: {one.get('message', '')}".strip(": ") for one in extra if isinstance(one, dict))
     return told or error.detail or HTTPStatus(status).phrase
+
+
+def _shown(one: Any) -> Any:
+    """A wrong value under the name that its client knows: handlers keep query parameters under names of their own."""
+    return {**one, "key": str(one["key"]).removesuffix(ASIDE)} if isinstance(one, dict) and "key" in one else one
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ import resource
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
 from holdfast.app import Holdfast
@@ -64,9 +65,17 @@ def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, 
     if as_json:
         answer(to_json({"url": side.url, "link": link, "token_file": str(folder.token), "pid": os.getpid()}))
     else:
-        answer(f"serving at {side.url}, token in {folder.token}\nfor a browser, once: {link}")
+        answer(f"serving at {side.url}, token in {_from_home(folder.token)}\nfor a browser, once: {link}")
     if instance.host not in ("127.0.0.1", "::1", "localhost"):
         remark("it is served beyond this machine, without TLS: put a proxy with TLS before it")
+
+
+def _from_home(path: Path) -> str:
+    """A path as a user writes it."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)
 
 
 def _listening(hf: Holdfast, folder: ServerFolder, host: str, port: int) -> socket.socket:

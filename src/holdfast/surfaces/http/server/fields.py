@@ -21,8 +21,8 @@ from holdfast.kernel.limits import (
 )
 from holdfast.surfaces.cli.quick import PID_MAX
 
-_NUMBER_MAX = 1 << 62
-"""A power of two, since the OpenAPI tells of bounds in floating point."""
+_NUMBER_MAX = 1 << 53
+"""Up to here every program that reads JSON knows each number; tokens stay below."""
 
 
 def told(words: str, **schema: Any) -> Meta:
@@ -32,6 +32,15 @@ def told(words: str, **schema: Any) -> Meta:
 
 def _text(words: str, pattern: str, most: int) -> Meta:
     return told(words, pattern=pattern, min_length=1, max_length=most)
+
+
+def from_nothing(words: str, most: float) -> Meta:
+    """A number from 0 on. Of a value that may be left out, the framework would not tell a bound that is 0."""
+    return Meta(ge=0, le=most, extra_json_schema={"description": words, "extra": {"minimum": 0}})
+
+
+def _more_than_nothing(words: str, most: float) -> Meta:
+    return Meta(gt=0, le=most, extra_json_schema={"description": words, "extra": {"exclusive_minimum": 0}})
 
 
 _LABEL = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
@@ -48,31 +57,21 @@ AgentName = Annotated[str, _text("The agent's name or id.", _AGENT, ID_CHARS_MAX
 Text = Annotated[str, told("A text.")]
 PathText = Annotated[str, told("An absolute path on the server's machine.", max_length=PATH_CHARS_MAX)]
 
-Token = Annotated[int, Meta(ge=-_NUMBER_MAX, le=_NUMBER_MAX, description="The token that a claim was given.")]
-Count = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+Token = Annotated[int, from_nothing("The token that a claim was given.", _NUMBER_MAX)]
+Count = Annotated[int, from_nothing("A number.", _NUMBER_MAX)]
 Pid = Annotated[int, Meta(ge=1, le=PID_MAX, description="A process on the server's machine, with which it ends.")]
 Priority = Annotated[int, Meta(ge=-LOCK_PRIORITY_MAX, le=LOCK_PRIORITY_MAX, description="Higher goes first.")]
-Limit = Annotated[int, Meta(ge=0, le=LIST_MAX, description="At most so many.")]
-Ttl = Annotated[
-    float,
-    Meta(
-        gt=0,
-        le=LOCK_TTL_MAX_S,
-        extra_json_schema={
-            "description": "Seconds after which it ends by itself, unless renewed.",
-            # Of a value that may be left out, the framework would not tell a bound that is 0.
-            "extra": {"exclusive_minimum": 0},
-        },
-    ),
-]
-Seconds = Annotated[float, Meta(ge=0, le=LOCK_TTL_MAX_S, description="Seconds.")]
-Wait = Annotated[float, Meta(ge=0, le=SERVER_WAIT_MAX_S, description="Seconds to wait for it; ask again for longer.")]
+Limit = Annotated[int, from_nothing("At most so many.", LIST_MAX)]
+Ttl = Annotated[float, _more_than_nothing("Seconds after which it ends by itself, unless renewed.", LOCK_TTL_MAX_S)]
+Seconds = Annotated[float, from_nothing("Seconds.", LOCK_TTL_MAX_S)]
+Wait = Annotated[float, from_nothing("Seconds to wait for it; ask again for longer.", SERVER_WAIT_MAX_S)]
 
 
 def listed(words: str, item: Any, most: int, least: int = 0) -> Meta:
-    """The same of a list of texts."""
+    """What is said of a list of texts."""
     said = get_args(item)[1].extra_json_schema["extra"]
-    return told(words, items=Schema(type=OpenAPIType.STRING, **said), min_items=least, max_items=most)
+    told_of = {"items": Schema(type=OpenAPIType.STRING, **said), "min_items": least}
+    return Meta(min_length=least, max_length=most, extra_json_schema={"description": words, "extra": told_of})
 
 
 Names = Annotated[list[str], listed("The resources' names.", Resource, LOCK_NAMES_MAX, 1)]

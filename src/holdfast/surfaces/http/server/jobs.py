@@ -28,6 +28,7 @@ from holdfast.surfaces.http.server.fields import (
     PathText,
     Pid,
     Priority,
+    Seconds,
     Text,
     Token,
     Wait,
@@ -164,7 +165,7 @@ class Prune(Plain, frozen=True, kw_only=True):
     """How many finished jobs to keep, and for how long; the configured bounds unless told."""
 
     keep_finished: Count | None = None
-    keep_s: Annotated[float, Meta(ge=0, le=JOB_TIMEOUT_MAX_S)] | None = None
+    keep_s: Seconds | None = None
 
 
 def _told(hf: Holdfast, job: Job) -> JobView:

@@ -23,6 +23,7 @@ from holdfast.surfaces.http.server.fields import (
     Resource,
     Ttl,
     Wait,
+    from_nothing,
     listed,
     told,
 )
@@ -32,7 +33,7 @@ from holdfast.surfaces.http.server.operation import operation
 _Ip = Annotated[str, told("An IP address, with or without a mask.", examples=["10.1.1.100/24"])]
 _Mac = Annotated[str, told("A MAC address.", examples=["02:00:0a:01:01:64"])]
 _JobType = Literal["quick", "detailed"]
-_Dscp = Annotated[int, Meta(ge=0, le=DSCP_MAX, description="The code point that a quick job marks its packets with.")]
+_Dscp = Annotated[int, from_nothing("The code point that a quick job marks its packets with.", DSCP_MAX)]
 
 
 class AddHost(Plain, frozen=True, kw_only=True):

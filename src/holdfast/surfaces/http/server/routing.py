@@ -13,7 +13,7 @@ from litestar.params import BodyKwarg, PathParameter, QueryParameter, RawBody
 
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.store import Damage
-from holdfast.surfaces.http.problems import Problem, strictly
+from holdfast.surfaces.http.problems import ASIDE, Problem, strictly
 from holdfast.surfaces.http.queries import takes
 from holdfast.surfaces.http.server.desk import Desk
 from holdfast.surfaces.http.server.operation import Operation
@@ -24,9 +24,6 @@ DAMAGED = "Holdfast-Damaged"
 
 _EVERY = (401, 403, 413, 422, 429, 500, 503, 504)
 """Every operation may be refused like this, whatever it is."""
-
-_ASIDE = "_"
-"""Behind the names of query parameters in a handler: the framework keeps some names for itself."""
 
 SECURED: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
 """What a request must show: one of them."""
@@ -69,7 +66,7 @@ def _handler(operation: Operation, desk: Desk) -> Any:
         given.pop("data", None)
         if decoder is not None and raw is not None:
             given |= msgspec.structs.asdict(strictly(decoder, raw or b"{}"))
-        given = {name.removesuffix(_ASIDE): value for name, value in given.items()}
+        given = {name.removesuffix(ASIDE): value for name, value in given.items()}
         given |= {name: name_in(given[name]) for name in operation.in_path}
         damaged: Damage = []
         answer = await desk.carry_out(operation, operation.asks(**given), damaged, request.receive)
@@ -117,7 +114,7 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: type[PathParameter] | typ
     default = inspect.Parameter.empty if field.required else field.default
     name = field.name
     if kind is QueryParameter:
-        said["name"], name = field.name, f"{field.name}{_ASIDE}"
+        said["name"], name = field.name, f"{field.name}{ASIDE}"
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=_annotated(bare, kind(**said)), default=default)
 
 

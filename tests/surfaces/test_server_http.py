@@ -1,0 +1,326 @@
+"""The server over HTTP: who is let in, who waits, who is slow, and what happens when it stops."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.app import Holdfast, connect
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
+from holdfast.surfaces.http.connections import BoundedConnection
+from holdfast.surfaces.http.server.entering import COOKIE, Sessions
+from tests.adapters.tmux_server import until
+from tests.surfaces.server_http import TOKEN, Served, served
+
+pytestmark = pytest.mark.slow
+
+HELD = {"names": ["router-1"], "by": "first", "ttl_s": 600}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    url = f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with connect(url) as hf, served(hf) as world:
+        yield world
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Served]:
+    with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, served(hf) as world:
+        yield world
+
+
+def waits(hf: Holdfast, name: str = "router-1") -> list[str]:
+    return [one.by for one in hf.locks.status(name).queue]
+
+
+def acquire(server: Served, by: str, **more: object) -> httpx.Response:
+    return server.http.post("/v1/locks/acquire", json={**HELD, "by": by, **more})
+
+
+# --- who is let in ---
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "headers"),
+    [
+        (401, "unauthorized", {"Authorization": ""}),
+        (401, "unauthorized", {"Authorization": f"Bearer {'x' * 43}"}),
+        (401, "unauthorized", {"Authorization": f"Basic {TOKEN}"}),
+        (401, "unauthorized", {"Authorization": "", "Cookie": f"{COOKIE}={TOKEN}"}),
+        (403, "forbidden", {"Host": "evil.example"}),
+        (403, "forbidden", {"Host": "127.0.0.1:1"}),
+        (403, "forbidden", {"Origin": "http://evil.example"}),
+        (403, "forbidden", {"Origin": "null"}),
+        (413, "too_large", {"Content-Length": str(HTTP_BODY_BYTES_MAX + 1)}),
+        (413, "too_large", {"Content-Length": "-1"}),
+    ],
+)
+def test_a_stranger_is_refused_and_the_server_goes_on(small: Served, status: int, code: str, headers: dict[str, str]) -> None:
+    told = {"Host": f"127.0.0.1:{small.port}", "Authorization": f"Bearer {TOKEN}", "Content-Length": "2", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    with socket.create_connection(("127.0.0.1", small.port)) as client:
+        client.sendall(f"POST /v1/locks/kick HTTP/1.1\r\n{head}Content-Type: application/json\r\n\r\n{{}}".encode())
+        said = client.makefile("rb").read()
+    if headers.get("Content-Length") == "-1":
+        # Not even HTTP.
+        assert said.startswith(b"HTTP/1.1 400 ")
+    else:
+        assert said.startswith(f"HTTP/1.1 {status} ".encode()) and json.loads(said.partition(b"\r\n\r\n")[2])["code"] == code
+    assert small.http.get("/v1/locks").json() == []
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b"x" * 65536
+
+    said = small.http.post("/v1/locks/kick", content=endless(), headers={"Content-Type": "application/json"})
+    assert (said.status_code, said.json()["code"]) == (413, "too_large")
+    assert small.http.get("/v1/locks").status_code == 200
+
+
+def test_only_health_is_for_everybody(small: Served) -> None:
+    assert httpx.get(f"{small.url}/health").json()["status"] == "ok"
+    for path in ("/ready", "/v1/store", "/schema", "/schema/openapi.json", "/v1/events", "/nosuch"):
+        assert httpx.get(f"{small.url}{path}").status_code == 401
+    assert small.http.get("/ready").json() == {"status": "ready", "store": "sqlite", "namespace": "default"}
+    assert small.http.get("/nosuch").json()["code"] == "not_found"
+    assert small.http.put("/v1/locks").json()["code"] == "method_not_allowed"
+    assert small.http.get("/v1/locks", params={"nmae": "x"}).json()["code"] == "invalid_value"
+
+
+def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(small: Served) -> None:
+    link = small.http.post("/v1/links").json()["url"]
+    with httpx.Client(base_url=small.url) as browser:
+        stranger = browser.get("/")
+        assert stranger.status_code == 401 and "holdfast serve --link" in stranger.text
+        entered = browser.get(link)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/")
+        cookie = entered.headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=strict" in cookie and "path=/" in cookie and TOKEN not in cookie
+        assert browser.get("/v1/locks").json() == []
+        kick = {"name": "x", "why": "y"}
+        assert browser.post("/v1/locks/kick", json=kick).status_code == 403
+        assert browser.post("/v1/locks/kick", json=kick, headers={"Origin": "http://evil.example"}).status_code == 403
+        assert browser.post("/v1/locks/kick", json=kick, headers={"Origin": small.url}).status_code == 404
+    with httpx.Client(base_url=small.url) as another:
+        assert another.get(link).status_code == 410
+        assert another.get("/v1/locks").status_code == 401
+    assert httpx.get(f"{small.url}/enter/guess").status_code == 410
+
+
+def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
+    now = [1000.0]
+    sessions = Sessions("secret" * 8, now_s=lambda: now[0])
+    code = sessions.new_code()
+    cookie = sessions.begin(code)
+    assert cookie is not None and sessions.begin(code) is None
+    assert Sessions("secret" * 8, now_s=lambda: now[0]).lets_in(cookie)
+    assert not Sessions("another" * 8, now_s=lambda: now[0]).lets_in(cookie)
+    name, end, signature = cookie.split(".")
+    for forged in (f"{name}.{int(end) + 1}.{signature}", f"{name[::-1]}.{end}.{signature}", "", "x", f"{cookie}\n"):
+        assert not sessions.lets_in(forged)
+    now[0] += SERVER_SESSION_S + 1
+    assert not sessions.lets_in(cookie)
+    late = sessions.new_code()
+    now[0] += SERVER_LINK_S + 1
+    assert sessions.begin(late) is None
+    first = sessions.new_code()
+    for _ in range(SERVER_LINKS_MAX):
+        sessions.new_code()
+    assert sessions.begin(first) is None
+
+
+# --- waiting ---
+
+
+def test_a_wait_ends_when_it_is_its_turn(server: Served) -> None:
+    token = acquire(server, "first").json()["token"]
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(acquire, server, "second", timeout_s=20)
+        until(lambda: waits(server.hf) == ["second"])
+        assert server.http.post("/v1/locks/release", json={"token": token}).json() == {"released": token}
+        assert second.result(30).json()["token"] > token
+
+
+def test_whoever_hangs_up_leaves_the_queue(server: Served) -> None:
+    acquire(server, "first")
+    body = json.dumps({**HELD, "by": "gone", "timeout_s": 25}).encode()
+    with _asked(server, "/v1/locks/acquire", body):
+        until(lambda: waits(server.hf) == ["gone"])
+    until(lambda: waits(server.hf) == [])
+    assert [hold.by for hold in server.hf.locks.status("router-1").holds] == ["first"]
+
+
+def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None:
+    """The grant is made while nobody listens any more: the wait is over for its own reasons, and must not leave it behind."""
+    hf, release = small.hf, threading.Event()
+    acquire_, before = hf.locks.acquire, threading.Event()
+
+    def late(*names: object, **how: object) -> object:
+        before.set()
+        assert release.wait(30)
+        return acquire_(*names, **how)  # type: ignore[arg-type]
+
+    hf.locks.acquire = late  # type: ignore[method-assign, assignment]
+    with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
+        assert before.wait(30)
+    hf.locks.acquire = acquire_  # type: ignore[method-assign]
+    # The server has seen that the connection is closed when it has none but this test's own.
+    until(lambda: all(turn.ended for turn in small.side._desk._turns))
+    release.set()
+    until(lambda: not small.side._desk._turns)
+    until(lambda: hf.locks.status("router-1").holds == ())
+
+
+def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
+    with _asked(server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()):
+        until(lambda: len(server.side._desk._turns) == 1)
+    until(lambda: not server.side._desk._turns)
+    server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})
+    assert server.hf.jobs.list_jobs()[0].status.value == "pending"
+    assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 200
+    assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 204
+
+
+def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
+    acquire(small, "first")
+    small.side._desk._waits_max = 2
+    with ThreadPoolExecutor() as threads:
+        two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=3) for n in range(2)]
+        until(lambda: len(waits(small.hf)) == 2)
+        third = acquire(small, "third", timeout_s=20)
+        assert (third.status_code, third.json()["code"]) == (429, "full")
+        assert waits(small.hf) == ["waits-0", "waits-1"] or waits(small.hf) == ["waits-1", "waits-0"]
+        assert acquire(small, "third", names=["router-2"]).status_code == 200
+        assert small.http.post("/v1/queue/pick", json={"agent_session": "s", "wait_s": 5}).status_code == 429
+        free = small.http.post("/v1/locks/wait", json={"names": ["router-1"], "by": "x"})
+        assert free.status_code == 429
+        assert small.http.get("/v1/locks/router-1/explain").status_code == 200
+        assert [one.result(30).status_code for one in two] == [504, 504]
+
+
+# --- slow ones ---
+
+
+def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
+    small: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedConnection, "head_s", 3.0)
+    slow = [_slow(small.port) for _ in range(500)]
+    try:
+        for n in range(20):
+            began = time.monotonic()
+            assert acquire(small, f"job-{n}", names=[f"free-{n}"]).status_code == 200
+            assert time.monotonic() - began < 2
+        assert all(_closed(client, 15) for client in slow)
+        assert small.http.get("/v1/locks").status_code == 200
+    finally:
+        for client in slow:
+            client.close()
+
+
+def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedConnection, "connections_max", 10)
+    acquire(small, "first")
+    with _asked(small, "/v1/locks/acquire", json.dumps({**HELD, "by": "waits", "timeout_s": 20}).encode()) as waiting:
+        until(lambda: waits(small.hf) == ["waits"])
+        slow = [_slow(small.port) for _ in range(40)]
+        for _ in range(5):
+            assert httpx.get(f"{small.url}/health").status_code == 200
+        # One that is being answered is no idle one.
+        assert waits(small.hf) == ["waits"]
+        assert not _closed(waiting, 0.1)
+        assert sum(_closed(client, 0.05) for client in slow) >= 30
+        for client in slow:
+            client.close()
+
+
+def test_a_slow_body_is_given_up(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedConnection, "body_s", 0.3)
+    head = f"POST /v1/locks/kick HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    with socket.create_connection(("127.0.0.1", small.port)) as client:
+        client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        assert _closed(client, 10)
+    assert small.http.get("/v1/locks").status_code == 200
+
+
+# --- what else ---
+
+
+def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None:
+    with server.http.stream("GET", "/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": events"
+        first = server.hf.jobs.register_job("x", agent="a", agent_session="s")
+        name, kind, data = (next(line for line in lines if line) for _ in range(3))
+    assert kind == "event: job.registered" and json.loads(data.removeprefix("data: "))["subject"] == first.job_id
+    second = server.hf.jobs.register_job("y", agent="a", agent_session="s")
+    with server.http.stream("GET", "/v1/events", headers={"Last-Event-ID": name.removeprefix("id: ")}) as stream:
+        told = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
+    assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
+
+
+def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:
+    import sqlite3
+
+    with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, served(hf) as world:
+        kept, damaged = (hf.jobs.register_job(word, agent="a", agent_session="s").job_id for word in "ab")
+        with sqlite3.connect(tmp_path / "store.sqlite") as database:
+            table = next(
+                name
+                for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+                if name.endswith("s_jobs")
+            )
+            database.execute(f"UPDATE {table} SET value = ? WHERE key = ?", (b"{}", damaged))
+        database.close()
+        listed = world.http.get("/v1/jobs")
+        assert [job["job_id"] for job in listed.json()] == [kept]
+        assert listed.headers["Holdfast-Damaged"] == "1"
+        assert (world.http.get(f"/v1/jobs/{damaged}").status_code) == 500
+        assert world.http.get(f"/v1/jobs/{damaged}").json()["code"] == "record_invalid"
+
+
+def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
+    with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, ThreadPoolExecutor() as threads:
+        with served(hf) as world:
+            acquire(world, "first")
+            client = httpx.Client(base_url=world.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+            waiting = threads.submit(client.post, "/v1/locks/acquire", json={**HELD, "by": "second", "timeout_s": 25})
+            until(lambda: waits(hf) == ["second"])
+        told = waiting.result(30)
+        assert (told.status_code, told.json()["code"], told.json()["fields"]) == (503, "unavailable", {"outcome": "none"})
+        assert waits(hf) == []
+        client.close()
+
+
+def _asked(server: Served, path: str, body: bytes) -> socket.socket:
+    """A request that was sent whole, of which the answer is not read."""
+    client = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+def _slow(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(b"POST /v1/locks/acquire HTTP/1.1\r\nHost: 127.0")
+    return client
+
+
+def _closed(client: socket.socket, limit_s: float) -> bool:
+    client.settimeout(limit_s)
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True

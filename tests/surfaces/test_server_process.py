@@ -1,0 +1,148 @@
+"""`holdfast serve` as a process: its files, its address, its end, and what it had accepted by then."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.app import connect
+from tests.surfaces.command import CommandLine
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def say(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
+    url = f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return CommandLine(tmp_path, HOLDFAST_STORE=url)
+
+
+class Server:
+    """A server that runs, and what it said when it began."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.told: dict[str, Any] = json.loads(process.stdout.readline())
+        token = Path(self.told["token_file"]).read_text().strip()
+        self.http = httpx.Client(base_url=self.told["url"], headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def serving(say: CommandLine, *words: str) -> Iterator[Server]:
+    process = say.start("serve", "--json", *words)
+    try:
+        server = Server(process)
+        yield server
+        server.http.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, tmp_path: Path) -> None:
+    with serving(say, "--port", "0") as server:
+        token_file = Path(server.told["token_file"])
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600 and stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
+        assert server.http.get("/ready").json()["status"] == "ready"
+        assert httpx.get(server.told["link"]).status_code == 303
+        again = json.loads(say("serve", "--link", "--json").out)["link"]
+        assert again != server.told["link"] and httpx.get(again).status_code == 303
+        job = server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"}).json()["job_id"]
+        assert server.end() == 0
+        port = server.told["url"].rpartition(":")[2]
+    gone = say("serve", "--link")
+    assert (gone.status, gone.out) == (6, "") and "holdfast serve" in gone.err
+    with serving(say, "--port", port) as server:
+        # The same token and port, and all that was there.
+        assert Path(server.told["token_file"]) == token_file
+        assert server.http.get(f"/v1/jobs/{job}").json()["prompt"] == "x"
+        assert server.end(signal.SIGINT) == 0
+
+
+def test_a_second_one_is_told_who_has_the_port(say: CommandLine, tmp_path: Path) -> None:
+    with serving(say, "--port", "0") as server:
+        port = server.told["url"].rpartition(":")[2]
+        second = say("serve", "--port", port)
+        assert second.status == 4 and f"process {server.process.pid}" in second.err and "--link" in second.err
+        other = say("serve", "--port", port, "--store", f"sqlite:{tmp_path}/other.sqlite")
+        assert other.status == 6 and "of another store" in other.err
+        server.end(signal.SIGKILL)
+        # Who was killed is no server any more.
+        assert say("serve", "--link").status == 6
+    with serving(say, "--port", port) as server:
+        assert server.http.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_it_is_not_served_beyond_this_machine_by_accident(tmp_path: Path, host: str) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    refused = say("serve", "--host", host, "--port", "0")
+    assert refused.status == 2 and "--expose" in refused.err and "TLS" in refused.err
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0", "--allow-host", "lab:80") as server:
+        port = server.told["url"].rpartition(":")[2]
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/locks").status_code == 401
+        assert server.http.get("/v1/locks", headers={"Host": "lab:80"}).status_code == 200
+        assert server.http.get("/v1/locks", headers={"Host": "lab:81"}).status_code == 403
+        assert server.end() == 0
+        assert server.process.stderr is not None
+        assert "without TLS" in server.process.stderr.read()
+
+
+def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    folder = tmp_path / "store.sqlite-server" / "default"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text("t" * 43)
+    os.chmod(folder / "token", 0o644)
+    refused = say("serve", "--port", "0")
+    assert refused.status == 6 and "chmod 600" in refused.err
+
+
+def test_nothing_that_was_accepted_is_lost_when_it_stops(say: CommandLine) -> None:
+    accepted: list[str] = []
+    with serving(say, "--port", "0") as server:
+        enough = threading.Event()
+        threads = [threading.Thread(target=_register, args=(server, accepted, enough)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(30)
+        assert server.end() == 0
+        for thread in threads:
+            thread.join(30)
+    with connect(say.environment["HOLDFAST_STORE"]) as hf:
+        there = {job.job_id for job in hf.jobs.list_jobs()}
+    assert len(accepted) >= 40 and set(accepted) <= there
+
+
+def _register(server: Server, accepted: list[str], enough: threading.Event) -> None:
+    headers = dict(server.http.headers)
+    with httpx.Client(base_url=server.told["url"], headers=headers, timeout=30) as client:
+        while True:
+            try:
+                answer = client.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})
+            except httpx.TransportError:
+                return
+            if answer.status_code != 200:
+                return
+            accepted.append(answer.json()["job_id"])
+            if len(accepted) >= 40:
+                enough.set()
