@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future, wait
 
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import HoldfastError, NotFound
 from holdfast.kernel.limits import PAGE_CENSUS_S, PAGE_GATEWAY_S, PAGE_GATEWAYS_MAX
 from holdfast.views.agents import AgentCensus, agent_census
 from holdfast.views.gateways import Document, GatewayLine, gateway_line
@@ -50,8 +50,11 @@ class GatewayLook:
         return [self._line(name, future) for name, (future, _) in zip(names, new, strict=True)]
 
     def one(self, agent: str) -> tuple[GatewayLine, Document | None]:
-        """One of them, and the status it gave. Raises InvalidName."""
-        self._hf.gateway(agent)
+        """One of them, and the status it gave. Raises NotFound when there is none of that agent on this machine."""
+        if agent not in self._hf.gateways():
+            raise NotFound(
+                f"there never was a gateway of {agent} here: `holdfast gateway serve {agent}` starts one", agent=agent
+            )
         future, begun = self._ask(agent)
         if begun:
             wait([future], timeout=PAGE_GATEWAY_S)

@@ -47,7 +47,7 @@ class ShownJob(Plain, frozen=True, kw_only=True):
 def page_routes(hf: Holdfast) -> list[Any]:
     """The route handlers of the page."""
     looks = AgentLook(hf), GatewayLook(hf)
-    return [*_of_files(), *_at_a_glance(hf, *looks), *_of_lists(hf), *_of_one(hf, looks[1])]
+    return [*_of_files(), *_at_a_glance(hf, *looks), *_of_lists(hf), *_of_what_passes(hf), *_whys(hf), *_of_one(hf, looks[1])]
 
 
 def _of_files() -> list[Any]:
@@ -107,6 +107,10 @@ def _of_lists(hf: Holdfast) -> list[Any]:
         """What is held or waited for, by name, behind one of them."""
         return lock_page(hf.locks, after=after, limit=limit, words=words)
 
+    return [agents, locks]
+
+
+def _of_what_passes(hf: Holdfast) -> list[Any]:
     @get(
         "/v1/overview/jobs",
         sync_to_thread=True,
@@ -129,10 +133,10 @@ def _of_lists(hf: Holdfast) -> list[Any]:
         """What happened last, the newest first."""
         return JournalPage(entries=tuple(hf.store.journal(limit=limit, reverse=True).entries))
 
-    return [agents, locks, jobs, journal]
+    return [jobs, journal]
 
 
-def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
+def _whys(hf: Holdfast) -> list[Any]:
     @get("/v1/overview/why", sync_to_thread=True, include_in_schema=False, opt=takes("kind", "name"))
     def why(kind: _Name, name: _Name = "") -> Why:
         """Why a lock, an agent, a workflow or the swap is as it is."""
@@ -146,6 +150,10 @@ def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
             return why_swap(hf.workflows)
         raise InvalidValue(f"{kind[:40]!a} is nothing to ask about here: use lock, agent, workflow or swap", field="kind")
 
+    return [why]
+
+
+def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
     @get("/v1/overview/jobs/{job_id:str}", sync_to_thread=True, include_in_schema=False)
     def job(job_id: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> ShownJob:
         """A job, why it is as it is, what it told, and its log."""
@@ -166,7 +174,7 @@ def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
                 requests = []
         return gateway_picture(line, status, requests)
 
-    return [why, job, gateway]
+    return [job, gateway]
 
 
 def _log(hf: Holdfast, job_id: str) -> list[Document]:

@@ -1,6 +1,7 @@
 // The page: which view is shown, what is asked for and when, and how the connection stands.
 
-import { asking, byId, clockOf, dialog, el, say, setClock, span, tick, when } from "./dom.js";
+import { byId, clockOf, el, say, setClock, span, tick, when } from "./dom.js";
+import { help, listen } from "./keys.js";
 import { Away, Live, Refused } from "./live.js";
 import { Now } from "./now.js";
 import { Panel } from "./panel.js";
@@ -328,47 +329,11 @@ function holderWhy(name) {
   };
 }
 
-// --- keys ---
-
-function help() {
-  const row = (keys, words) => el("tr", {}, el("td", {}, ...keys.map((key) => el("kbd", {}, key)).flatMap((node) => [node, " "])), el("td", {}, words));
-  const shown = dialog(
-    el("h2", { id: "dialog-title" }, "Keys"),
-    el(
-      "table",
-      {},
-      row(["1", "…", "7"], "another view"),
-      row(["/"], "filter"),
-      row(["↑", "↓", "Home", "End"], "go through a list"),
-      row(["Enter"], "why?"),
-      row(["k"], "kick, in a panel that offers it"),
-      row(["r"], "requeue or replay"),
-      row(["c"], "cancel"),
-      row(["d"], "discard"),
-      row(["Esc"], "close"),
-    ),
-    el("div", { class: "ends" }, el("button", { class: "main", type: "button", on: { click: () => shown.close() } }, "Close")),
-  );
-}
-
-document.addEventListener("keydown", (event) => {
-  if (event.target.matches("input, textarea, select")) {
-    if (event.key === "Escape" && !asking()) event.target.blur();
-    return;
-  }
-  if (event.ctrlKey || event.metaKey || event.altKey || asking()) return;
-  const at = Number(event.key) - 1;
-  if (at in NAMES) location.hash = `#/${NAMES[at]}`;
-  else if (event.key === "?") help();
-  else if (event.key === "/" && byId("filter")) byId("filter").focus();
-  else return;
-  event.preventDefault();
-});
-
 // --- begin ---
 
 tabs();
 byId("help").addEventListener("click", help);
+listen(NAMES);
 byId("again").addEventListener("click", () => {
   live.again();
   soon();
