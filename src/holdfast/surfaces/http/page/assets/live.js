@@ -57,7 +57,7 @@ export class Live {
   }
 
   // Ask for something. Throws Refused with the server's words, or Away.
-  async get(path, timeoutMs = 15000) {
+  async get(path, timeoutMs = 10000) {
     return this.heard(answered("GET", path, undefined, timeoutMs));
   }
 
