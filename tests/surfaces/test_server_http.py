@@ -1,6 +1,7 @@
 """The server over HTTP: who is let in, who waits, who is slow, and what happens when it stops."""
 
 import json
+import re
 import socket
 import threading
 import time
@@ -96,6 +97,30 @@ def test_only_health_is_for_everybody(small: Served) -> None:
     assert small.http.get("/v1/locks", params={"nmae": "x"}).json()["code"] == "invalid_value"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/enter/../v1/locks",
+        "/enter/%2e%2e/v1/locks",
+        "/enter%2F..%2Fv1%2Flocks",
+        "/health/../v1/locks",
+        "//v1/locks",
+        "/enter//v1/locks",
+    ],
+)
+def test_no_path_leads_around_the_token(small: Served, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", small.port)) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nConnection: close\r\n\r\n".encode())
+        said = client.makefile("rb").read()
+    assert said.split(b" ")[1] in (b"401", b"404", b"410"), said
+
+
+def test_another_programs_odd_cookies_do_not_hide_the_session(small: Served) -> None:
+    cookie = small.side.sessions.begin(small.side.sessions.new_code())
+    for cookies in (f'a="b;c"; {COOKIE}={cookie}', f"x=[1,2]; {COOKIE}={cookie}; y", f"{COOKIE}=old; {COOKIE}={cookie}"):
+        assert httpx.get(f"{small.url}/v1/locks", headers={"Cookie": cookies}).status_code == 200
+
+
 def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(small: Served) -> None:
     link = small.http.post("/v1/links").json()["url"]
     with httpx.Client(base_url=small.url) as browser:
@@ -136,6 +161,16 @@ def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
     for _ in range(SERVER_LINKS_MAX):
         sessions.new_code()
     assert sessions.begin(first) is None
+
+
+def test_the_reference_is_a_page_that_asks_nobody_else_for_anything(small: Served) -> None:
+    page = small.http.get("/schema")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    for words in ("POST /v1/locks/acquire", "GET /v1/jobs/{job_id}", "takes", "GrantView"):
+        assert words in page.text
+    assert not re.search(r"(src|href)=.?(https?:)?//|<script|@import|url\(", page.text)
+    document = small.http.get("/schema/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
 
 
 # --- waiting ---

@@ -1,7 +1,9 @@
 """The OpenAPI of a server of ours."""
 
+from collections.abc import Iterable, Mapping
+
 from litestar import Litestar
-from litestar.openapi.spec import OpenAPI, Operation, Reference, RequestBody, Schema
+from litestar.openapi.spec import OpenAPI, OpenAPIType, Operation, Reference, RequestBody, Schema
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -20,6 +22,13 @@ def say_strict(app: Litestar) -> None:
                 (operation.responses or {}).pop("400", None)
                 if isinstance(operation.request_body, RequestBody):
                     operation.request_body.required = _says_something(document, operation.request_body)
+
+
+def say_one_of(app: Litestar, names: Iterable[str], fields: Mapping[str, OpenAPIType]) -> None:
+    """Say of these objects that they have one of some fields at least, which may each be left out."""
+    for name in names:
+        schema = (app.openapi_schema.components.schemas or {})[name]
+        schema.any_of = [Schema(required=[field], properties={field: Schema(type=kind)}) for field, kind in fields.items()]
 
 
 def _says_something(document: OpenAPI, body: RequestBody) -> bool:

@@ -20,6 +20,7 @@ from holdfast.surfaces.http.gateway.sharing import SharedAccepts
 from holdfast.surfaces.http.openapi import say_strict
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
+from holdfast.surfaces.http.reference import Reference
 
 
 class GatewaySide:
@@ -58,6 +59,7 @@ class GatewaySide:
                 version=__version__,
                 components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
                 use_handler_docstrings=True,
+                render_plugins=[Reference()],
             ),
         )
         say_strict(app)

@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import Litestar
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.openapi.spec import Components, OpenAPIType, SecurityScheme
 from litestar.types import ASGIApp
 
 from holdfast import __version__
@@ -16,16 +16,23 @@ from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.doorman import Sessions as Browsers
-from holdfast.surfaces.http.openapi import say_strict
+from holdfast.surfaces.http.openapi import say_one_of, say_strict
 from holdfast.surfaces.http.page import page_routes
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
+from holdfast.surfaces.http.reference import Reference
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from holdfast.surfaces.http.server.desk import Desk
 from holdfast.surfaces.http.server.entering import COOKIE, NO_SESSION, Sessions, entrance
+from holdfast.surfaces.http.server.holds import TakeHold
+from holdfast.surfaces.http.server.locks import Acquire
+from holdfast.surfaces.http.server.network import LockRouters
 from holdfast.surfaces.http.server.routing import route_of
 from holdfast.surfaces.http.server.segments import Segments
 from holdfast.surfaces.http.server.standing import standing_routes
+
+_ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
+"""What is asked for by those who hold without a process of their own."""
 
 _PUBLIC = frozenset({"/health", "/enter/"})
 
@@ -41,13 +48,15 @@ class ServerSide:
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
         self._desk = Desk(hf)
         browsers = Browsers(COOKIE, self.sessions.lets_in, NO_SESSION)
-        self.app: ASGIApp = Doorman(
-            Segments(self._litestar(self._routes(hf))),
+        doorman = Doorman(
+            self._litestar(self._routes(hf)),
             token=token,
             hosts=served_hosts(host, port, more_hosts),
             public=_PUBLIC,
             sessions=browsers,
         )
+        # Around the doorman, who must see the path that is routed.
+        self.app: ASGIApp = Segments(doorman)
 
     def new_link(self) -> str:
         """A link for a browser, that can be used once."""
@@ -86,9 +95,11 @@ class ServerSide:
                     }
                 ),
                 use_handler_docstrings=True,
+                render_plugins=[Reference()],
             ),
         )
         say_strict(app)
+        say_one_of(app, _ENDED_BY_SOMETHING, {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER})
         return app
 
     @asynccontextmanager

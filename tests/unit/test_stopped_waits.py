@@ -1,0 +1,78 @@
+"""Waits that are ended from outside, by a descriptor: they end at once, hold nothing and leave nothing in line."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import Holdfast, connect
+from holdfast.kernel.errors import EAgain, LockTimeout
+
+LONG_S = 60.0
+SOON_S = 20.0
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite"}
+    with connect(urls.get(request.param) or request.getfixturevalue("postgres_url")) as made:
+        yield made
+
+
+@pytest.fixture
+def stop() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_wait_for_a_lock_is_ended(hf: Holdfast, stop: int, early: bool) -> None:
+    hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
+    if early:
+        os.eventfd_write(stop, 1)
+    began = time.monotonic()
+    with pytest.raises(LockTimeout) as told:
+        hf.locks.acquire("router-1", by="second", timeout_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+    assert time.monotonic() - began < SOON_S and told.value.fields["outcome"] == "none"
+    status = hf.locks.status("router-1")
+    assert ([hold.by for hold in status.holds], status.queue) == (["first"], ())
+
+
+def test_what_is_free_is_had_all_the_same(hf: Holdfast, stop: int) -> None:
+    os.eventfd_write(stop, 1)
+    assert hf.locks.acquire("router-1", by="first", ttl_s=600, process=None, stop_fd=stop).token
+    assert hf.locks.wait("router-2", by="first", stop_fd=stop)
+
+
+def test_a_look_is_ended(hf: Holdfast, stop: int) -> None:
+    hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
+    began = time.monotonic()
+    looked = hf.locks.wait("router-1", by="second", timeout_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+    assert not looked and time.monotonic() - began < SOON_S
+    assert hf.locks.status("router-1").queue == ()
+
+
+def test_a_wait_for_the_end_of_a_swap_is_ended(hf: Holdfast, stop: int) -> None:
+    began = time.monotonic()
+    with hf.workflows.swap("llama"):
+        with pytest.raises(EAgain):
+            hf.workflows.register("flow", "qwen", wait_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+        assert time.monotonic() - began < SOON_S
+        assert hf.workflows.list_workflows() == []
+
+
+def test_the_last_entries_of_a_subject_since_an_instant(hf: Holdfast) -> None:
+    for n in range(3):
+        job = hf.jobs.register_job(f"{n}", agent="a", agent_session="s", job_id=f"job-{n}")
+        hf.jobs.cancel(job.job_id)
+    entries, cursor = hf.log.chosen(subject="job-1")
+    assert [entry.kind for entry in entries] == ["job.registered", "job.status_changed"]
+    assert hf.log.chosen(subject="job-1", limit=1)[0] == entries[1:]
+    assert list(hf.log.since(cursor)) == []
+    whole, _ = hf.log.chosen()
+    assert len(whole) == 6 and hf.log.chosen(limit=2)[0] == whole[-2:]
+    assert hf.log.chosen(begin=whole[-1].at)[0][-1] == whole[-1]
+    assert hf.log.chosen(begin=whole[-1].at.replace(year=9000))[0] == []
