@@ -45,6 +45,7 @@ bench: ## Measure against peers and write docs/benchmarks.md
 docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/dashboard.py
+	$(BIN)/python -m tools.page_pictures
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis

@@ -85,3 +85,32 @@ def test_two_topics_of_one_checksum_are_heard_by_one_listener(store: SqliteStore
     with store.listen([topic, other]) as ears:
         store.transact(lambda tx: tx.notify(topic), scope=[])
         assert ears.wait(20).notified
+
+
+def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake = tmp_path / "wake"
+    fifos, notifier = Fifos(wake, "default"), Fifos(wake, "default")
+    ears = fifos.listen(["a"])
+    listdir = os.listdir
+
+    def listed_a_moment_ago(folder: str) -> list[str]:
+        found = listdir(folder)
+        # It leaves between the notifier's look and its knock, and another has come and gone meanwhile.
+        ears.__exit__(None, None, None)
+        os.mkdir(folder)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", listed_a_moment_ago)
+        notifier.notify("a")
+    assert [name for name in os.listdir(wake) if name.startswith("t-")] == [], "nobody is left of the topic"
+    with fifos.listen(["b"]) as again:
+        assert again.address == ears.address, "it is the same ear, taken from the pool"
+        notifier.notify("b")
+        assert again.wait(20).notified
+        notifier.notify(again.address)
+        assert again.wait(20).notified
+    fifos.close()
+    assert os.listdir(wake) == []

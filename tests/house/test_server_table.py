@@ -114,12 +114,17 @@ SERVED = {
 }
 """Which operation of the server a call of the library is."""
 
+_SHOWN = "a part of what the page is told, at /v1/overview and below it"
+
 NOT_SERVED = {
     "Agents.attach_gateway": "a gateway writes down itself where it listens",
+    "Agents.count": _SHOWN,
+    "Agents.page": _SHOWN,
     "GatewayClient.events": "the gateway's own stream; the server's is /v1/events",
     "Holds.close": "the end of a connection",
     "JobEvents.receive": "for whoever is subscribed to the broker",
     "JobEvents.with_step": "a part of another call, in its transaction",
+    "Jobs.counts": _SHOWN,
     "Jobs.next_seq": "a number that `publish` takes by itself",
     "Journal.append": "domains tell of their changes themselves",
     "Journal.follow": "a stream: /v1/events",
@@ -127,8 +132,11 @@ NOT_SERVED = {
     "Locks.check": "of a grant in hand, which a client has not: check_token",
     "Locks.clear_unread": "done in the background",
     "Locks.close": "the end of a connection",
+    "Locks.contention": _SHOWN,
+    "Locks.counts": _SHOWN,
     "Locks.hold": "for a block of code",
     "Locks.leave": "for a block of code",
+    "Locks.page": _SHOWN,
     "Locks.release": "of a grant in hand, which a client has not: release_token",
     "Locks.renew": "of a grant in hand, which a client has not: renew_token",
     "Registry.all_router_locks": "for a block of code",

@@ -350,3 +350,23 @@ MCP_CLOSE_S = 1.5
 
 MCP_LIST_MAX = 100
 """Most agents that one call lists: a model reads all of it."""
+PAGE_LINES = 200
+"""How many lines of a list the page asks for at a time."""
+
+PAGE_WAITS_MAX = 60
+"""Most waiting requests that the page draws in its graph."""
+
+PAGE_JOURNAL_MAX = 1000
+"""Most entries of the journal that the page shows, and that its timeline is read from."""
+
+PAGE_LANES_MAX = 40
+"""Most resources that the page's timeline has a lane for."""
+
+PAGE_GATEWAYS_MAX = 200
+"""Most gateways that the page asks how they are doing."""
+
+PAGE_GATEWAY_S = 1.5
+"""How long the page waits for a gateway's answer before it shows what is known without."""
+
+PAGE_CENSUS_S = 3.0
+"""How long a count of all agents by their state is good for."""

@@ -6,6 +6,7 @@ backends.py    what agents run on, and which of that is in tmux
 manifest.py    what a record points at
 outside.py     the ports: tmux, files and gateways as the rules see them
 registry.py    what callers see: publish, refresh, remove, get and list
+listing.py     agents by name, a page at a time
 owning.py      who has an id, decided in one transaction each
 resolving.py   from a name or an id to a live record, or to the reason why there is none
 control.py     from a live record to what may be controlled, trusting nothing

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.domains.agents import cleanup as cleanup_
-from holdfast.domains.agents import control, liveness, resolving
+from holdfast.domains.agents import control, listing, liveness, resolving
 from holdfast.domains.agents.backends import check_backend
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
@@ -134,6 +134,19 @@ class Agents:
         rows = self.store.read(lambda tx: tx.find(AGENTS, "name", damaged=damaged), scope=[AGENTS])
         now = self.store.now()
         return [row.record for row in rows if not fresh or row.record.fresh(now)][:limit]
+
+    def count(self) -> int:
+        """How many records there are, fresh or not. Reads none of them."""
+        return self.store.read(lambda tx: tx.count(AGENTS), scope=[AGENTS])
+
+    def page(self, *, after: tuple[str, str] | None = None, limit: int = 100, damaged: Damage | None = None) -> list[Agent]:
+        """Up to `limit` records in the order of `list_agents`, behind a name and id, whether or not they are still there.
+
+        Reads no more than it must. For `damaged` see `list_agents`. Raises InvalidValue for a negative limit.
+        """
+        if limit < 0:
+            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
+        return self.store.read(lambda tx: listing.page(tx, after=after, limit=limit, damaged=damaged), scope=[AGENTS])
 
     def resolve(self, name_or_id: str) -> Resolution:
         """The live record of a name or an id, or the reason why there is none. Raises InvalidName for what can be neither."""

@@ -14,19 +14,34 @@ from holdfast.kernel.limits import JOBS_PAGE
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.store import Damage, ReadTx
 
+Place = tuple[int, str]
+"""Where a job stands among all: its arrival, then its id."""
 
-def newest(tx: ReadTx, *, status: JobStatus | None, agent_session: str | None, limit: int, damaged: Damage | None) -> list[Job]:
-    """The newest `limit` jobs that match, oldest first. Reads in pages, and stops when it has them."""
+
+def newest(
+    tx: ReadTx,
+    *,
+    status: JobStatus | None,
+    agent_session: str | None,
+    limit: int,
+    damaged: Damage | None,
+    before: Place | None = None,
+) -> list[Job]:
+    """The newest `limit` jobs that match, of those before a place, oldest first. Reads in pages, and stops when it has them."""
     streams: list[Iterator[Job]] = []
+    stop = None if before is None else (before[0] + 1,)
     for one in [status] if status else JobStatus:
         if one is JobStatus.PENDING:
-            streams += _pending(tx, () if agent_session is None else (agent_session,), damaged)
+            streams += _pending(tx, () if agent_session is None else (agent_session,), damaged, stop)
         elif one is JobStatus.RUNNING:
             streams.append(_sorted(tx, "running", (), damaged))
         else:
             groups = (ended_group(one, adopted=False), ended_group(one, adopted=True))
-            streams += [_backwards(tx, "ended", (group,), damaged) for group in groups]
-    matching = (job for job in merge(*streams, key=_place, reverse=True) if agent_session in (None, job.agent_session))
+            streams += [_backwards(tx, "ended", (group,), damaged, stop) for group in groups]
+    merged = merge(*streams, key=place_of, reverse=True)
+    matching = (
+        job for job in merged if agent_session in (None, job.agent_session) and (before is None or place_of(job) < before)
+    )
     return list(islice(matching, limit))[::-1]
 
 
@@ -44,14 +59,15 @@ def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
     """The oldest jobs of these groups that have ended, by arrival."""
     damaged: Damage = []
     streams = [(row.record for row in tx.find(JOBS, "ended", (group,), limit=limit, damaged=damaged)) for group in groups]
-    return list(islice(merge(*streams, key=_place), limit))
+    return list(islice(merge(*streams, key=place_of), limit))
 
 
-def _place(job: Job) -> tuple[int, str]:
+def place_of(job: Job) -> Place:
+    """Where a job stands."""
     return (job.arrival, job.job_id)
 
 
-def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[Job]]:
+def _pending(tx: ReadTx, match: Parts, damaged: Damage | None, stop: Parts | None) -> list[Iterator[Job]]:
     """A stream for each label and priority that somebody waits with."""
     groups: list[Parts] = []
     start: Parts | None = None
@@ -62,7 +78,7 @@ def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[
             # Whose group the damaged one is in cannot be told, so they are all read.
             return [_sorted(tx, "turn", match, damaged)]
         if not found:
-            return [_backwards(tx, "turn", group, damaged) for group in groups]
+            return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
         group = (found[0].record.agent_session, -found[0].record.priority)
         groups.append(group)
         start = (group[0], group[1] + 1)[len(match) :]
@@ -70,12 +86,11 @@ def _pending(tx: ReadTx, match: Parts, damaged: Damage | None) -> list[Iterator[
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
     """All of them, newest first."""
-    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=_place, reverse=True))
+    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=place_of, reverse=True))
 
 
-def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
+def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None, stop: Parts | None = None) -> Iterator[Job]:
     """Jobs whose place behind `match` is their arrival, newest first. A page ends with whole arrivals."""
-    stop: Parts | None = None
     size = JOBS_PAGE
     while True:
         bad: Damage | None = None if damaged is None else []

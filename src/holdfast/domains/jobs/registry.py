@@ -297,12 +297,14 @@ class Jobs:
         status: JobStatus | str | None = None,
         agent_session: str | None = None,
         limit: int = LIST_MAX,
+        before: tuple[int, str] | None = None,
         damaged: Damage | None = None,
     ) -> list[Job]:
         """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if they must be.
 
-        Reads no more than it must. A damaged record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue
-        for what is no status, and for a negative limit; InvalidName.
+        `before` is the arrival and id of a job, for the page of those that came earlier. Reads no more than it must. A damaged
+        record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue for what is no status, and for a
+        negative limit; InvalidName.
         """
         from holdfast.domains.jobs.listing import newest
 
@@ -313,7 +315,8 @@ class Jobs:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         self._look_after()
         return self._store.read(
-            lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, damaged=damaged), scope=[JOBS]
+            lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, before=before, damaged=damaged),
+            scope=[JOBS],
         )
 
     def counts(self) -> dict[JobStatus, int]:

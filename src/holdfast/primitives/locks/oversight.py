@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import Fenced, LeaseLost, NotFound
+from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.names import check_label
+from holdfast.primitives.locks.paging import LockCounts, LockLine, contention_of, counts_in, page_of
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in, over
 from holdfast.primitives.locks.room import SCOPE, Room
@@ -112,6 +113,24 @@ class Oversight:
         self._lasting.begin(to_look=True)
         names = self._store.read(lambda tx: [row.key for row in tx.range(LOCKS, damaged=[])], scope=[LOCKS])
         return [status for name in names if (status := self.status(name)).holds or status.queue]
+
+    def counts(self) -> LockCounts:
+        """How many resources are held or waited for, and how many requests wait."""
+        self._lasting.begin(to_look=True)
+        return self._store.read(counts_in, scope=SCOPE)
+
+    def page(self, *, after: str = "", limit: int = 100) -> list[LockLine]:
+        """A line of up to `limit` resources that are held or waited for, in the order of their names, behind one of them.
+        Reads no more than it returns. Raises InvalidValue for a negative limit."""
+        if limit < 0:
+            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
+        self._lasting.begin(to_look=True)
+        return self._store.read(lambda tx: page_of(tx, self._store, self._processes, after=after, limit=limit), scope=SCOPE)
+
+    def contention(self, *, limit: int = 100) -> Graph:
+        """`graph` of the first `limit` requests that wait, by job, and nothing else: reads little, however much is held."""
+        self._lasting.begin(to_look=True)
+        return self._store.read(lambda tx: contention_of(tx, self._store, self._processes, limit=limit), scope=SCOPE)
 
     def explain(self, name: str) -> Explanation:
         """Why a resource is not free: who holds it, what that one waits for in turn, who is in line, and what can be done."""

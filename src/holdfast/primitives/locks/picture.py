@@ -112,19 +112,27 @@ class _Seen:
         self.now = now
 
     def alive(self, process: Holder | None) -> Alive:
-        if process is None:
-            return Alive.NO_PROCESS
-        return Alive(probe(process, self._processes, embedded=self._store.embedded).value)
+        return alive_of(process, self._store, self._processes)
 
     def reclaimable(self, lease: Lease, alive: Alive) -> bool:
         liveness = Liveness.UNKNOWN if alive is Alive.NO_PROCESS else Liveness(alive.value)
         return reclaimable(lease, liveness, self.now)
 
 
+def alive_of(process: Holder | None, store: Store, processes: Processes) -> Alive:
+    """What is known of a process, as seen from here."""
+    return Alive.NO_PROCESS if process is None else Alive(probe(process, processes, embedded=store.embedded).value)
+
+
 def status_of(table: Table, name: str, store: Store, processes: Processes) -> LockStatus:
     """Who holds a resource and who waits for it, in order."""
     seen = _Seen(store, processes, store.now())
     return LockStatus(name=name, now=seen.now, holds=_holds(table, name, seen), queue=_queue(table.queue(name), seen))
+
+
+def holds_of(table: Table, name: str, store: Store, processes: Processes, now: datetime) -> tuple[HoldStatus, ...]:
+    """Who holds a resource."""
+    return _holds(table, name, _Seen(store, processes, now))
 
 
 def explain(table: Table, name: str, store: Store, processes: Processes) -> Explanation:

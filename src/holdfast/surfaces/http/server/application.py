@@ -17,6 +17,7 @@ from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.doorman import Sessions as Browsers
 from holdfast.surfaces.http.openapi import say_one_of, say_strict
+from holdfast.surfaces.http.page import page_routes
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
 from holdfast.surfaces.http.reference import Reference
@@ -72,6 +73,7 @@ class ServerSide:
             *standing_routes(hf, self._changes),
             *entrance(self.sessions, self.url),
             *(route_of(operation, self._desk) for operation in CATALOGUE),
+            *page_routes(hf),
         ]
 
     def _litestar(self, routes: list[Any]) -> ASGIApp:

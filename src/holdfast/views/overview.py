@@ -1,0 +1,120 @@
+"""Everything at a glance: how many of each, what needs somebody, who waits for whom, and what happened last."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from holdfast.domains.agents.names import bare
+from holdfast.domains.jobs import Jobs
+from holdfast.domains.workflows import Workflows
+from holdfast.kernel import clock
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.limits import PAGE_WAITS_MAX
+from holdfast.kernel.store import Entry, Store
+from holdfast.primitives.locks import Locks
+from holdfast.primitives.locks.paging import LockCounts
+from holdfast.primitives.locks.picture import Alive, Graph
+from holdfast.views.agents import AgentCensus
+from holdfast.views.gateways import GatewayLine
+from holdfast.views.jobs import line_of
+from holdfast.views.why import Tone
+from holdfast.views.workflows import SwapPicture, swap_picture
+
+_NEWEST = 30
+_ERRORS = 3
+_RECENT_S = 3600.0
+"""How long a job that ended in error is pointed at."""
+
+
+class Need(Plain, frozen=True, kw_only=True):
+    """Something that somebody should look at, and where "why?" is answered."""
+
+    kind: str
+    name: str
+    tone: Tone
+    words: str
+    at: Instant | None = None
+
+
+class Overview(Plain, frozen=True, kw_only=True):
+    """What the page shows first."""
+
+    now: Instant
+    store: str
+    namespace: str
+    agents: AgentCensus
+    locks: LockCounts
+    graph: Graph
+    jobs: dict[str, int]
+    gateways: tuple[GatewayLine, ...]
+    swap: SwapPicture
+    needs: tuple[Need, ...]
+    journal: tuple[Entry, ...]
+    """The newest entries, the newest first."""
+
+
+def overview(
+    store: Store,
+    locks: Locks,
+    jobs: Jobs,
+    workflows: Workflows,
+    census: AgentCensus,
+    gateways: Sequence[GatewayLine],
+) -> Overview:
+    """Everything at a glance. Reads little, however much there is; agents and gateways were looked at before."""
+    graph = locks.contention(limit=PAGE_WAITS_MAX)
+    swap = swap_picture(workflows)
+    needs = (*_of_locks(graph), *_of_gateways(gateways), *_of_swap(swap), *_of_jobs(jobs, store.now()), *_of_agents(census))
+    return Overview(
+        now=store.now(),
+        store=store.kind,
+        namespace=store.namespace,
+        agents=census,
+        locks=locks.counts(),
+        graph=graph,
+        jobs={status.value: number for status, number in jobs.counts().items()},
+        gateways=tuple(gateways),
+        swap=swap,
+        needs=needs,
+        journal=tuple(store.journal(limit=_NEWEST, reverse=True).entries),
+    )
+
+
+def _of_locks(graph: Graph) -> Iterator[Need]:
+    for cycle in graph.deadlocks:
+        yield Need(kind="graph", name="graph", tone="bad", words=f"a deadlock: {cycle}")
+    waited = {edge.resource for edge in graph.edges if edge.position is not None}
+    for edge in graph.edges:
+        if edge.position is None and edge.alive is Alive.DEAD and edge.resource in waited:
+            words = f"{edge.resource} is held by {edge.job}, whose process is dead, and is waited for"
+            yield Need(kind="lock", name=edge.resource, tone="bad", words=words)
+
+
+def _of_gateways(gateways: Sequence[GatewayLine]) -> Iterator[Need]:
+    for line in gateways:
+        if line.tone == "bad":
+            yield Need(kind="gateway", name=line.agent, tone="bad", words=f"gateway of {line.agent}: {line.why}")
+
+
+def _of_swap(swap: SwapPicture) -> Iterator[Need]:
+    if swap.target is not None and swap.waits_for:
+        words = f"the swap to {swap.target} waits for {', '.join(swap.waits_for[:5])}"
+        yield Need(kind="swap", name="swap", tone="wait", words=words, at=swap.begun_at)
+
+
+def _of_jobs(jobs: Jobs, now: datetime) -> Iterator[Need]:
+    for job in jobs.list_jobs(status="running", limit=100, damaged=[]):
+        if job.waiting_since is not None:
+            words = f"job {job.job_id} waits for a permission: {line_of(job).prompt[:80]}"
+            yield Need(kind="job", name=job.job_id, tone="wait", words=words, at=job.waiting_since)
+    for job in reversed(jobs.list_jobs(status="error", limit=_ERRORS, damaged=[])):
+        if job.finished_at is None or job.finished_at < clock.after(now, -_RECENT_S):
+            continue
+        code = f", {job.error_code.replace('_', ' ')}" if job.error_code else ""
+        words = f"job {job.job_id} ended in error{code}: {line_of(job).prompt[:80]}"
+        yield Need(kind="job", name=job.job_id, tone="bad", words=words, at=job.finished_at)
+
+
+def _of_agents(census: AgentCensus) -> Iterator[Need]:
+    for line in census.troubled:
+        since = line.lease_expires_at if line.state == "over" else None
+        yield Need(kind="agent", name=line.agent_id, tone="bad", words=f"agent {bare(line.name)}: {line.why}", at=since)

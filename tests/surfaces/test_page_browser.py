@@ -1,0 +1,461 @@
+"""The page in a real browser, before a real `holdfast serve`, with real processes behind it."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from holdfast.domains.jobs import JobStatus
+from tests.adapters.tmux_server import running as tmux_running
+from tests.adapters.tmux_server import until
+from tests.surfaces import browser as browsers
+from tests.surfaces.locking import line
+from tests.surfaces.page_stage import PageStage, fill, stage
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_MS = 30_000
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsers.running() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageStage]:
+    """One server for the tests that can share it: each uses names of its own."""
+    with stage(tmp_path_factory.mktemp("lab")) as world:
+        world.serve()
+        yield world
+
+
+@pytest.fixture
+def made(lab: PageStage) -> Iterator[PageStage]:
+    """The shared one, on which nobody is left over from the test before."""
+    yield lab
+    lab.end_all()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[PageStage]:
+    """A store and a server that no other test sees."""
+    with stage(tmp_path) as world:
+        yield world
+
+
+class Visit:
+    """A page that was opened once, and is never loaded again."""
+
+    def __init__(self, browser: Browser, link: str, **more: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 860}, **more)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.asked: list[str] = []
+        self.bugs: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.bugs.append(str(error)))
+        self.page.on("console", lambda said: self.bugs.append(said.text) if "Content Security" in said.text else None)
+        self.page.goto(link)
+        self.page.evaluate("window.same = true")
+        self.ready("now")
+
+    def ready(self, view: str) -> None:
+        expect(self.page.locator("body")).to_have_attribute("data-ready", view)
+
+    def view(self, name: str) -> None:
+        self.page.locator(f"#tab-{name}").click()
+        self.ready(name)
+
+    def row(self, words: str) -> Locator:
+        return self.page.locator(".row", has_text=words)
+
+    def why(self, view: str, words: str) -> Locator:
+        """Open the panel of a line."""
+        self.view(view)
+        self.row(words).click()
+        expect(self.page.locator("#panel h2")).to_be_visible()
+        return self.page.locator("#panel")
+
+    def close(self) -> None:
+        assert self.page.evaluate("window.same") is True, "the page was loaded again"
+        assert self.bugs == []
+        self.context.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, made: PageStage) -> Iterator[Visit]:
+    opened = Visit(browser, made.link())
+    yield opened
+    opened.close()
+
+
+# --- live ---
+
+
+def test_a_killed_holder_is_succeeded_before_the_eyes_of_the_operator(visit: Visit, made: PageStage) -> None:
+    page = visit.page
+    expect(page.get_by_text("Nobody waits for anybody.")).to_be_visible()
+    holder = made.holder("flash", "router-1")
+    made.waiter("verify", "router-1")
+    expect(page.locator(".node.job.waits text")).to_have_text("verify")
+    expect(page.locator(".edge.wait")).to_have_count(1)
+    panel = visit.why("locks", "router-1")
+    expect(panel).to_contain_text("router-1 ← flash ← pid")
+    expect(panel).to_contain_text("1. in line: verify")
+    os.kill(holder.pid, signal.SIGKILL)
+    expect(panel).to_contain_text("router-1 ← verify ← pid")
+    expect(visit.row("router-1")).to_contain_text("verify")
+    visit.view("journal")
+    expect(visit.row("lock.holder_died")).to_be_visible()
+
+
+def test_a_hold_that_nobody_waits_for_is_seen_too_and_stays_in_the_timeline(visit: Visit, made: PageStage) -> None:
+    page = visit.page
+    holder = made.holder("soak", "board-t")
+    held = page.locator(".held", has_text="soak held board-t")
+    expect(held).to_contain_text("and still does")
+    made.lets_go(holder)
+    expect(held).to_contain_text("released")
+
+
+def test_the_graph_shows_chains_from_left_to_right(visit: Visit, made: PageStage) -> None:
+    flash = made.holder("flash", "router-1")
+    made.holder("soak", "board-7")
+    made.waiter("verify", "router-1")
+    made.asks(flash, "flash", "board-7")
+    nodes = visit.page.locator(".node")
+    expect(nodes).to_have_count(5)
+    lefts = {
+        str(node.locator("text").text_content()): float(
+            re.findall(r"translate\(([\d.]+)", node.get_attribute("transform") or "")[0]
+        )
+        for node in nodes.all()
+    }
+    chain = ["verify", "router-1", "flash", "board-7", "soak"]
+    assert sorted(lefts, key=lambda name: lefts[name]) == chain
+    expect(visit.page.locator(".edge.hold")).to_have_count(2)
+    visit.page.locator(".node", has_text="soak").focus()
+    visit.page.keyboard.press("Enter")
+    expect(visit.page.locator("#panel")).to_contain_text("soak holds board-7.")
+    expect(visit.page.locator("#panel")).to_contain_text("flash wait for what it holds")
+
+
+def test_a_cycle_is_drawn_as_one(visit: Visit) -> None:
+    # A real one stands for an instant only, so the picture is given one.
+    found = visit.page.evaluate(
+        """async () => {
+          const { graph } = await import("/assets/graph.js");
+          const edge = (job, resource, position) => ({ job, resource, position, mode: "exclusive", alive: "alive" });
+          const edges = [edge("a", "x", null), edge("b", "y", null), edge("a", "y", 1), edge("b", "x", 1), edge("c", "x", 2)];
+          const drawn = graph(edges, 600, () => {});
+          return [drawn.querySelectorAll(".edge.cycle").length, drawn.querySelectorAll(".node.cycle").length];
+        }"""
+    )
+    assert found == [4, 4]
+
+
+def test_a_burst_of_news_is_drawn_a_few_times_a_second(visit: Visit, made: PageStage) -> None:
+    for number in range(150):
+        made.job(f"number {number}", label="tmux:burst")
+    pending = made.hf.jobs.counts()[JobStatus.PENDING]
+    expect(visit.page.locator("#tab-jobs span")).to_contain_text(f"{pending} pending")
+    begun_ms = visit.page.evaluate(
+        "performance.getEntriesByType('resource').filter(({name}) => name.endsWith('/v1/overview')).map((one) => one.startTime)"
+    )
+    gaps_ms = [later - earlier for earlier, later in pairwise(begun_ms[1:])]
+    assert begun_ms and all(gap > 250 for gap in gaps_ms), "each entry was a look of its own"
+
+
+# --- what an operator does ---
+
+
+def _waiting(made: PageStage, name: str) -> None:
+    made.holder("flash", name)
+    made.waiter("verify", name)
+
+
+def _why_kicked(made: PageStage, name: str) -> str:
+    made.told("lock.kicked", name, "flash")
+    kicked = [entry for entry in made.hf.log.tail(100)[0] if (entry.kind, entry.subject) == ("lock.kicked", name)]
+    return str(kicked[-1].data["why"])
+
+
+def test_kick_by_click(visit: Visit, made: PageStage) -> None:
+    _waiting(made, "router-c")
+    panel = visit.why("locks", "router-c")
+    panel.get_by_role("button", name="Kick").click()
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("router-c is taken away from flash at once")
+    dialog.get_by_role("button", name="Not now").click()
+    expect(dialog).to_be_hidden()
+    assert [hold.by for hold in made.hf.locks.status("router-c").holds] == ["flash"], "it was only asked"
+    panel.get_by_role("button", name="Kick").click()
+    dialog.get_by_role("button", name="Kick").click()
+    expect(dialog).to_be_visible()  # without a reason nothing happens
+    dialog.get_by_label("Why?").fill("hangs since noon")
+    dialog.get_by_role("button", name="Kick").click()
+    expect(dialog).to_be_hidden()
+    expect(panel).to_contain_text("router-c ← verify")
+    assert _why_kicked(made, "router-c") == "hangs since noon"
+
+
+def test_kick_by_keyboard_alone(visit: Visit, made: PageStage) -> None:
+    made.holder("other", "a-first-one")
+    _waiting(made, "router-k")
+    keyboard = visit.page.keyboard
+    keyboard.press("3")
+    visit.ready("locks")
+    expect(visit.row("router-k")).to_be_visible()
+    for _ in range(12):
+        if visit.page.evaluate("document.activeElement.id") == "rows-locks":
+            break
+        keyboard.press("Tab")
+    for _ in range(20):
+        if visit.page.locator(".row.at", has_text="router-k").count():
+            break
+        keyboard.press("ArrowDown")
+    keyboard.press("Enter")
+    expect(visit.page.locator("#panel h2")).to_have_text("router-k")
+    keyboard.press("k")
+    keyboard.type("by hand")
+    keyboard.press("Enter")
+    expect(visit.page.locator("#panel")).to_contain_text("router-k ← verify")
+    assert _why_kicked(made, "router-k") == "by hand"
+    keyboard.press("Escape")
+    expect(visit.page.locator("#panel")).to_be_hidden()
+    assert visit.page.evaluate("document.activeElement.id") == "rows-locks", "back to where it was opened from"
+
+
+def test_requeue_by_click_and_cancel_by_keyboard(visit: Visit, made: PageStage) -> None:
+    job = made.job("sort the list", label="tmux:z")
+    made.hf.jobs.pick_pending("tmux:z", holder=made.hf.processes.current())
+    panel = visit.why("jobs", "sort the list")
+    expect(panel).to_contain_text("running")
+    panel.get_by_role("button", name="Requeue").click()
+    visit.page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
+    expect(panel).to_contain_text("It waits until a worker with the label tmux:z picks it. It was begun before")
+    assert made.hf.jobs.get_job(job.job_id).status is JobStatus.PENDING
+    visit.page.keyboard.press("c")
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"{job.job_id} ends as cancelled, for good.")
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    expect(panel).to_contain_text("It was cancelled.")
+    assert made.hf.jobs.get_job(job.job_id).status is JobStatus.CANCELLED
+    expect(visit.row("sort the list")).to_contain_text("cancelled")
+
+
+def test_cancel_by_click_and_requeue_by_keyboard(visit: Visit, made: PageStage) -> None:
+    made.job("first", label="tmux:x")
+    made.job("second", label="tmux:y")
+    running = made.hf.jobs.pick_pending("tmux:y", holder=made.hf.processes.current())
+    assert running is not None
+    panel = visit.why("jobs", "first")
+    panel.get_by_role("button", name="Cancel").click()
+    visit.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(panel).to_contain_text("It was cancelled.")
+    visit.row("second").click()
+    expect(panel).to_contain_text("A worker has it")
+    visit.page.keyboard.press("r")
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    expect(panel).to_contain_text("It was begun before")
+    assert made.hf.jobs.get_job(running.job_id).status is JobStatus.PENDING
+
+
+def test_a_refusal_is_shown_in_the_servers_words(visit: Visit, made: PageStage) -> None:
+    job = made.job("too late")
+    panel = visit.why("jobs", "too late")
+    panel.get_by_role("button", name="Cancel").click()
+    made.hf.jobs.cancel(job.job_id)
+    dialog = visit.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog.get_by_role("alert")).to_contain_text(job.job_id)
+    expect(dialog.get_by_role("alert")).to_contain_text("cancelled")
+    visit.page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+@pytest.fixture
+def blocked(made: PageStage, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """A gateway whose agent was replaced while a request waited: the agent, and the request's id."""
+    agent = f"agent-{request.node.name.rpartition('_')[2]}"
+    with tmux_running(tmp_path) as tmux:
+        tmux.start(agent)
+        adapter = ("--adapter", "tmux", "--session", agent, "--socket-path", str(tmux.socket), "--quiet-ms", "150")
+        first = made.begin("gateway", "serve", agent, *adapter)
+        line(first)
+        client = made.hf.gateway(agent)
+        client.prompt("work")
+        old = client.prompt("an old wish")["request_id"]
+        until(lambda: tmux.heard() == [b"work"])
+        first.kill()
+        first.wait()
+        tmux.replace(agent)
+        line(made.begin("gateway", "serve", agent, *adapter))
+        yield agent, old
+
+
+def test_reconcile_by_click(blocked: tuple[str, str], visit: Visit, made: PageStage) -> None:
+    visit.page.locator(".needs button", has_text=f"gateway of {blocked[0]}").click()
+    panel = visit.page.locator("#panel")
+    expect(panel).to_contain_text("an old wish")
+    panel.get_by_role("button", name="Discard").click()
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 request of an earlier instance end as failed")
+    dialog.get_by_role("button", name="Discard").click()
+    expect(panel).to_contain_text("discarded")
+    expect(panel).to_contain_text("It takes requests")
+    assert made.hf.gateway(blocked[0]).request(blocked[1])["error_code"] == "discarded"
+
+
+def test_reconcile_by_keyboard(blocked: tuple[str, str], visit: Visit, made: PageStage) -> None:
+    keyboard = visit.page.keyboard
+    keyboard.press("5")
+    visit.ready("gateways")
+    expect(visit.row(blocked[0])).to_contain_text("blocked: decide")
+    visit.page.locator("#rows-gateways").focus()
+    while not visit.page.locator(".row.at", has_text=blocked[0]).count():
+        keyboard.press("ArrowDown")
+    keyboard.press("Enter")
+    expect(visit.page.locator("#panel")).to_contain_text("an old wish")
+    keyboard.press("r")
+    expect(visit.page.get_by_role("dialog")).to_contain_text("given to the new one (epoch 2)")
+    keyboard.press("Tab")
+    keyboard.press("Enter")
+    expect(visit.page.locator("#panel")).to_contain_text("completed")
+    assert made.hf.gateway(blocked[0]).request(blocked[1])["state"] == "completed"
+    expect(visit.row(blocked[0])).to_contain_text("open")
+
+
+def test_a_request_that_waits_is_cancelled(visit: Visit, made: PageStage) -> None:
+    line(made.begin("gateway", "serve", "slow", "--adapter", "command", "--", "sleep", "600"))
+    client = made.hf.gateway("slow")
+    client.prompt("work")
+    waits = client.prompt("never mind")["request_id"]
+    panel = visit.why("gateways", "slow")
+    panel.locator("li", has_text="never mind").get_by_role("button", name="Cancel").click()
+    visit.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(panel.locator("li", has_text="never mind")).to_contain_text("cancelled")
+    assert client.request(waits)["error_code"] == "cancelled"
+
+
+# --- little, much, and nothing at all ---
+
+
+def test_an_empty_store(browser: Browser, alone: PageStage) -> None:
+    visit = Visit(browser, alone.serve())
+    expect(visit.page.get_by_text("Nothing needs you.")).to_be_visible()
+    expect(visit.page.get_by_text("Nothing was held")).to_be_visible()
+    for view, words in (
+        ("agents", "No agents here."),
+        ("locks", "Nothing is held, and nobody waits."),
+        ("jobs", "No jobs."),
+        ("gateways", "No gateway on this machine."),
+        ("workflows", "No workflows."),
+        ("journal", "Nothing has happened yet."),
+    ):
+        visit.view(view)
+        expect(visit.page.get_by_text(words)).to_be_visible()
+    visit.close()
+
+
+def test_ten_thousand_of_each(browser: Browser, alone: PageStage) -> None:
+    fill(alone.hf, 10_000)
+    visit = Visit(browser, alone.serve())
+    page = visit.page
+    for view, first, last in (
+        ("jobs", "number 9999", "number 0"),
+        ("agents", "agent-0", "agent-09999"),
+        ("locks", "lock-00000", "lock-09999"),
+    ):
+        visit.view(view)
+        expect(page.locator("#counted")).to_contain_text("10,000")
+        expect(visit.row(first).first).to_be_visible()
+        page.locator(f"#rows-{view}").focus()
+        page.keyboard.press("End")
+        expect(page.locator(".row.at")).to_have_attribute("aria-posinset", "10000")
+        expect(page.locator(".row.at")).to_contain_text(last)
+        assert page.locator(".row").count() < 80, "only what is seen is in the document"
+        page.keyboard.press("Home")
+        expect(visit.row(first).first).to_be_visible()
+    visit.view("jobs")
+    page.keyboard.press("/")
+    page.keyboard.type("number 77")
+    expect(visit.row("number 7799")).to_be_visible()
+    expect(visit.row("number 9999")).to_have_count(0)
+    visit.close()
+
+
+# --- the server goes ---
+
+
+def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alone: PageStage) -> None:
+    visit = Visit(browser, alone.serve())
+    page = visit.page
+    alone.job("before")
+    visit.view("jobs")
+    expect(visit.row("before")).to_be_visible()
+    alone.kill_server()
+    alert = page.locator("#away")
+    expect(alert).to_contain_text(re.compile(r"The server is not answering since \d\d:\d\d:\d\d"))
+    expect(page.locator("#link")).to_contain_text("not answering")
+    expect(visit.row("before")).to_be_visible()
+    alone.job("meanwhile")
+    alone.serve()
+    expect(alert).to_be_hidden()
+    expect(page.locator("#link")).to_contain_text("live")
+    expect(visit.row("meanwhile")).to_be_visible()
+    visit.close()
+
+
+def test_a_session_that_has_ended_is_told_with_the_way_back(visit: Visit, made: PageStage) -> None:
+    visit.context.clear_cookies()
+    made.job("news")
+    expect(visit.page.locator("#away")).to_contain_text("holdfast serve --link")
+
+
+# --- what is shown, and to whom ---
+
+
+def test_data_is_text_and_secrets_are_not_there(visit: Visit, made: PageStage) -> None:
+    evil = '<img src=x onerror="window.evil=1"><script>window.evil=1</script>'
+    job = made.job(evil, label=evil[:60])
+    made.holder(evil[:40], evil[:50])
+    panel = visit.why("jobs", "onerror")
+    expect(panel.locator("pre").first).to_have_text(evil)
+    visit.view("locks")
+    visit.row("onerror").click()
+    expect(panel.locator("h2")).to_have_text(evil[:50])
+    assert visit.page.evaluate("window.evil") is None
+    assert job.auth_token and job.auth_token not in visit.page.content()
+    foreign = [url for url in visit.asked if not url.startswith(f"http://127.0.0.1:{made.port}/")]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_in_either_light(browser: Browser, made: PageStage, scheme: str) -> None:
+    _waiting(made, "router-n")
+    made.job("a prompt that is much too long for a narrow window, and goes on for quite a while after its end" * 3)
+    visit = Visit(browser, made.link(), color_scheme=scheme, reduced_motion="reduce")
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 720})
+    for view in ("now", "agents", "locks", "jobs", "gateways", "workflows", "journal"):
+        visit.view(view)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+    visit.why("locks", "router-n")
+    box = page.locator("#panel").bounding_box()
+    assert box is not None and (box["width"], box["x"]) == (360, 0)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (dark == "rgb(14, 20, 24)") == (scheme == "dark")
+    assert page.evaluate("getComputedStyle(document.querySelector('.dot')).animationName") == "none"
+    visit.close()

@@ -1,0 +1,170 @@
+"""The page's files and what it asks for, over real HTTP, without a browser."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast, connect
+from holdfast.surfaces.http.page.assets import load_assets
+from tests.adapters.tmux_server import until
+from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.surfaces.server_http import Served, served
+
+ASSETS = Path(holdfast.__file__).parent / "surfaces" / "http" / "page" / "assets"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def hf(folder: Path) -> Iterator[Holdfast]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOLDFAST_GATEWAY_ROOT", str(folder / "gateways"))
+        with connect(f"sqlite:{folder}/store.sqlite") as made:
+            yield made
+
+
+@pytest.fixture(scope="module")
+def server(hf: Holdfast) -> Iterator[Served]:
+    with served(hf) as made:
+        yield made
+
+
+def _told(server: Served, path: str, **params: Any) -> Any:
+    answer = server.http.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# --- files ---
+
+
+def test_the_page_may_do_nothing_but_what_is_served_here(server: Served) -> None:
+    page = server.http.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+    assert (policy["frame-ancestors"], policy["base-uri"], policy["form-action"]) == ("'none'",) * 3
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_every_file_of_the_page_is_served_and_known_again(server: Served) -> None:
+    named = set(re.findall(r'"/assets/([\w.]+)"', (ASSETS / "page.html").read_text()))
+    for script in ASSETS.glob("*.js"):
+        named |= set(re.findall(r'from "\./([\w.]+)"', script.read_text()))
+    assert named | {"page.html"} == {path.name for path in ASSETS.iterdir()} == set(load_assets())
+    for name in named:
+        answer = server.http.get(f"/assets/{name}")
+        assert (answer.status_code, answer.content) == (200, (ASSETS / name).read_bytes())
+        assert "content-security-policy" in answer.headers
+        again = server.http.get(f"/assets/{name}", headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["nosuch.js", "..%2froutes.py", "%2e%2e%2f__init__.py", "routes.py"])
+def test_no_name_becomes_a_path(server: Served, name: str) -> None:
+    assert server.http.get(f"/assets/{name}").status_code in (401, 404)
+
+
+def test_no_script_makes_markup_of_data_or_knows_a_foreign_address() -> None:
+    for path in ASSETS.iterdir():
+        text = path.read_text()
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+        assert found == [], path.name
+        # A name of the SVG standard looks like an address, and is none.
+        assert re.findall(r"//[a-z]+\.[a-z]+", text.replace("//www.w3.org/2000/svg", "")) == [], path.name
+        assert not re.search(r"\sstyle=|\son\w+=\"", text), path.name
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/page.js", "/v1/overview", "/v1/timeline", "/v1/overview/jobs"])
+def test_nobody_reads_without_being_let_in(server: Served, path: str) -> None:
+    assert httpx.get(f"{server.url}{path}").status_code == 401
+
+
+# --- what it asks for ---
+
+
+def test_lists_go_on_where_they_stopped(server: Served, hf: Holdfast) -> None:
+    for number in range(5):
+        hf.jobs.register_job(f"number {number}", agent="a", agent_session="b")
+        hf.agents.publish(f"agent-{number}", backend="codex_headless", tool="t", manifest_path="/m")
+        hf.locks.acquire(f"lock-{number}", by="c")
+    first = _told(server, "/v1/overview/jobs", limit=3, words="number")
+    before = {"before_arrival": first["next"][0], "before_id": first["next"][1]}
+    rest = _told(server, "/v1/overview/jobs", limit=3, words="number", **before)
+    assert [line["prompt"][-1] for line in first["lines"] + rest["lines"]] == ["4", "3", "2", "1", "0"]
+    assert rest["next"] is None
+    assert first["counts"]["pending"] >= 5
+    agents = _told(server, "/v1/overview/agents", limit=3)
+    after = {"after_name": agents["next"][0], "after_id": agents["next"][1]}
+    assert [line["name"][-1] for line in _told(server, "/v1/overview/agents", **after)["lines"]] == ["3", "4"]
+    locks = _told(server, "/v1/overview/locks", limit=2)
+    assert _told(server, "/v1/overview/locks", after=locks["next"])["lines"][0]["name"] == "lock-2"
+    assert _told(server, "/v1/overview/locks", words="lock-4")["lines"][0]["by"] == "c"
+    assert len(_told(server, "/v1/overview/journal", limit=4)["entries"]) == 4
+    assert _told(server, "/v1/timeline")["stretches"][0]["resource"].startswith("lock-")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/overview?more=1", 422),
+        ("/v1/overview/jobs?limit=0", 422),
+        ("/v1/overview/jobs?limit=10001", 422),
+        ("/v1/overview/jobs?status=nosuch", 422),
+        ("/v1/overview/journal?limit=1001", 422),
+        ("/v1/overview/why?kind=nosuch", 422),
+        ("/v1/overview/why", 422),
+        ("/v1/overview/why?kind=agent&name=nosuch", 404),
+        ("/v1/overview/why?kind=workflow&name=nosuch", 404),
+        ("/v1/overview/jobs/nosuchid", 404),
+        ("/v1/overview/gateways/nosuch", 404),
+    ],
+)
+def test_what_makes_no_sense_is_refused(server: Served, path: str, status: int) -> None:
+    answer = server.http.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("kind", ["lock", "swap"])
+def test_why_is_answered_of_what_is_not_there_too(server: Served, kind: str) -> None:
+    assert _told(server, "/v1/overview/why", kind=kind, name="free")["tone"] == "idle"
+
+
+def test_a_job_is_shown_with_its_log_and_without_its_key(server: Served, hf: Holdfast) -> None:
+    job = hf.jobs.register_job("sort it", agent="a", agent_session="c")
+    hf.jobs.pick_pending("c")
+    hf.job_events.publish(job.job_id, "progress", detail="half", data={"api_key": "hunter2"})
+    told = server.http.get(f"/v1/overview/jobs/{job.job_id}")
+    assert [line["event"] for line in told.json()["log"]] == ["registered", "status_changed", "published"]
+    assert told.json()["job"]["progress"][0]["detail"] == "half"
+    assert job.auth_token is not None
+    assert job.auth_token not in told.text and "hunter2" not in told.text
+
+
+@pytest.mark.slow
+def test_a_gateway_that_hangs_holds_up_nobody_twice(server: Served, folder: Path) -> None:
+    with GatewayProcess(folder) as gate:
+        gate.start()
+        assert _told(server, "/v1/overview")["gateways"][0]["state"] == "open"
+        token = gate.client.folder.token.read_text().strip()
+        picture = server.http.get(f"/v1/overview/gateways/{AGENT}")
+        assert picture.json()["why"]["state"] == "open" and token not in picture.text
+        assert gate.process is not None
+        os.kill(gate.process.pid, signal.SIGSTOP)
+        until(lambda: _told(server, "/v1/overview")["gateways"][0]["state"] == "does not answer")
+        began = server.http.get("/v1/overview").elapsed.total_seconds()
+        assert began < 1.5, "it was waited for again"
+        os.kill(gate.process.pid, signal.SIGCONT)
+    assert _told(server, "/v1/overview")["gateways"][0]["agent"] == AGENT

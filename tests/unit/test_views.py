@@ -1,0 +1,290 @@
+"""What the page is told: each thing says why it is so, and what needs somebody is named, once."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.app import Holdfast, connect
+from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.errors import LockTimeout, NotFound
+from holdfast.testing.clock import ManualClock
+from holdfast.views.agents import agent_census, agent_page, why_agent
+from holdfast.views.gateways import gateway_line, gateway_picture
+from holdfast.views.jobs import job_page, job_picture
+from holdfast.views.locks import lock_page, why_lock
+from holdfast.views.overview import overview
+from holdfast.views.timeline import Stretch, timeline
+from holdfast.views.workflows import swap_picture, why_swap, why_workflow
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def hf(clock: ManualClock) -> Iterator[Holdfast]:
+    with connect("memory:", clock=clock) as made:
+        yield made
+
+
+def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
+    lines = [gateway_line(status["agent"], status) for status in gateways]
+    return overview(hf.store, hf.locks, hf.jobs, hf.workflows, agent_census(hf.agents, hf.processes), lines)
+
+
+def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
+    told = _overview(hf)
+    assert (told.needs, told.graph.edges, told.journal, told.gateways) == ((), (), (), ())
+    assert (told.agents.total, told.locks.resources, sum(told.jobs.values())) == (0, 0, 0)
+    assert (told.store, told.swap.current, told.swap.target) == ("memory", None, None)
+
+
+# --- agents ---
+
+
+def _publish(hf: Holdfast, name: str, **more: Any) -> Any:
+    return hf.agents.publish(name, backend="codex_headless", tool="codex", manifest_path="/m", **more)
+
+
+def test_an_agent_is_alive_dead_over_or_believed(hf: Holdfast, clock: ManualClock) -> None:
+    here = hf.processes.current()
+    _publish(hf, "alive", holder=here)
+    _publish(hf, "believed")
+    _publish(hf, "dead", holder=replace(here, start_ticks=here.start_ticks + 1))
+    _publish(hf, "elsewhere", holder=replace(here, host_id="other"))
+    _publish(hf, "over", lease_s=5)
+    clock.advance(10)
+    page = agent_page(hf.agents, hf.processes)
+    states = {line.name.removeprefix("HOLDFAST-"): line.state for line in page.lines}
+    assert states == {"alive": "alive", "believed": "believed", "dead": "dead", "elsewhere": "unseen", "over": "over"}
+    census = agent_census(hf.agents, hf.processes)
+    assert census.states == dict.fromkeys(["alive", "believed", "unseen", "dead", "over"], 1)
+    needs = [need.words.partition(":")[0] for need in _overview(hf).needs]
+    assert needs == ["agent dead", "agent over"]
+    dead = why_agent(hf.agents.get(page.lines[2].agent_id), hf.agents, hf.processes)
+    assert (dead.state, "its process is gone" in dead.words[1]) == ("dead", True)
+    assert "holdfast agents start dead" in dead.advice[0]
+
+
+def test_agents_are_found_by_words_and_by_pages(hf: Holdfast) -> None:
+    for number in range(5):
+        _publish(hf, f"agent-{number}")
+    first = agent_page(hf.agents, hf.processes, limit=2)
+    rest = agent_page(hf.agents, hf.processes, after=first.next, limit=3)
+    assert [line.name[-1] for line in (*first.lines, *rest.lines)] == ["0", "1", "2", "3", "4"]
+    last = agent_page(hf.agents, hf.processes, after=rest.next, limit=3)
+    assert (last.lines, last.next, first.total) == ((), None, 5)
+    assert [line.name[-1] for line in agent_page(hf.agents, hf.processes, words="AGENT-3").lines] == ["3"]
+
+
+def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
+    with connect(f"files:{tmp_path}") as hf:
+        _publish(hf, "good")
+        bad = _publish(hf, "bad")
+        (tmp_path / "live_agents" / bad.agent_id / "record.json").write_text("{")
+        assert [line.name for line in agent_page(hf.agents, hf.processes).lines] == ["HOLDFAST-good"]
+
+
+# --- locks ---
+
+
+def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
+    hf.locks.acquire(["router-1", "router-2"], by="job-1")
+    why = why_lock(hf.locks, "router-1")
+    assert (why.tone, why.state, [deed.verb for deed in why.deeds]) == ("busy", "held", ["kick"])
+    assert why.words[0].startswith("router-1 ← job-1 ← pid ")
+    assert ("taken together with", "router-2") in [(fact.name, fact.text) for fact in why.facts]
+    free = why_lock(hf.locks, "router-9")
+    assert (free.state, free.deeds, free.words) == ("free", (), ("Nobody holds router-9.",))
+    assert [line.name for line in lock_page(hf.locks, words="ROUTER-2").lines] == ["router-2"]
+    assert lock_page(hf.locks, limit=1).next == "router-1"
+
+
+def test_the_timeline_is_put_together_from_journal_and_table(hf: Holdfast, clock: ManualClock) -> None:
+    begun = clock.now()
+    told = [
+        (1, "lock.waiting", {"by": "b", "mode": "exclusive", "held_by": ["a"]}),
+        (5, "lock.granted", {"by": "b", "mode": "exclusive", "waited_s": 4}),
+        (6, "lock.waiting", {"by": "c", "mode": "exclusive", "held_by": ["b"]}),
+        (7, "lock.timed_out", {"by": "c"}),
+        (9, "lock.holder_died", {"by": "b"}),
+    ]
+    at = 0
+    for second, kind, data in told:
+        clock.advance(second - at)
+        at = second
+        hf.store.transact(lambda tx, k=kind, d=data: tx.append(actor="t", kind=k, subject="r", data=d), scope=[])  # type: ignore[misc]
+    hf.locks.acquire("r", by="d")
+    clock.advance(1)
+    found = timeline(hf.store, hf.locks)
+
+    def stretch(job: str, what: str, begin: float, end: float | None, how: str = "", before: bool = False) -> Stretch:
+        ended = None if end is None else begun + timedelta(seconds=end)
+        return Stretch(
+            resource="r",
+            job=job,
+            what=what,  # type: ignore[arg-type]
+            begin=begun + timedelta(seconds=begin),
+            end=ended,
+            how=how,
+            began_before=before,
+        )
+
+    assert sorted(found.stretches, key=lambda one: (one.begin, one.what)) == [
+        stretch("a", "hold", 1, 5, "released", before=True),
+        stretch("b", "wait", 1, 5, "granted"),
+        stretch("b", "hold", 5, 9, "died"),
+        stretch("c", "wait", 6, 7, "timed out"),
+        stretch("d", "hold", 9, None),
+    ]
+    assert (found.since, found.now, found.left_out) == (begun + timedelta(seconds=1), begun + timedelta(seconds=10), 0)
+
+
+def test_a_timeline_has_only_so_many_lanes(hf: Holdfast) -> None:
+    for number in range(50):
+        hf.locks.acquire(f"r-{number:02}", by="a")
+    for number in range(50):
+        hf.store.transact(
+            lambda tx, n=number: tx.append(  # type: ignore[misc]
+                actor="t", kind="lock.waiting", subject=f"r-{n:02}", data={"by": "b", "held_by": ["a"]}
+            ),
+            scope=[],
+        )
+    found = timeline(hf.store, hf.locks)
+    assert (len({one.resource for one in found.stretches}), found.left_out) == (40, 10)
+
+
+# --- jobs ---
+
+
+def _job(hf: Holdfast, prompt: str = "do it", **more: Any) -> Any:
+    return hf.jobs.register_job(prompt, agent="claude", agent_session="tmux:a", **more)
+
+
+@pytest.mark.parametrize(
+    ("status", "verbs"),
+    [
+        (None, ["cancel_job"]),
+        (JobStatus.RUNNING, ["requeue_job", "cancel_job"]),
+        (JobStatus.COMPLETED, []),
+        (JobStatus.ERROR, []),
+        (JobStatus.CANCELLED, []),
+    ],
+)
+def test_a_job_offers_what_may_be_done_with_it(hf: Holdfast, status: JobStatus | None, verbs: list[str]) -> None:
+    job = _job(hf)
+    if status is not None:
+        job = hf.jobs.pick_pending("tmux:a")
+    if status not in (None, JobStatus.RUNNING):
+        job = hf.jobs.update_status(job.job_id, status, token=job.token)
+    picture = job_picture(job, hf.job_events, hf.processes, embedded=True)
+    assert [deed.verb for deed in picture.why.deeds] == verbs
+
+
+def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None:
+    job = _job(hf, "sort it")
+    assert job.auth_token
+    hf.jobs.pick_pending("tmux:a")
+    hf.job_events.publish(job.job_id, "progress", detail="half", data={"password": "hunter2", "files": 3})
+    hf.job_events.publish(job.job_id, "permission_required", detail="may I?")
+    picture = job_picture(hf.jobs.get_job(job.job_id), hf.job_events, hf.processes, embedded=True)
+    assert [(one.seq, one.event, one.detail) for one in picture.progress] == [
+        (1, "progress", "half"),
+        (2, "permission_required", "may I?"),
+    ]
+    assert picture.progress[0].data == {"password": "[redacted]", "files": 3}
+    assert picture.why.state == "waits for a permission"
+    assert "auth_token" not in str(picture) and job.auth_token not in str(picture)
+    assert [need.kind for need in _overview(hf).needs] == ["job"]
+
+
+def test_a_job_that_ended_in_error_is_pointed_at_for_an_hour(hf: Holdfast, clock: ManualClock) -> None:
+    job = _job(hf)
+    picked = hf.jobs.pick_pending("tmux:a")
+    assert picked is not None
+    hf.jobs.update_status(job.job_id, JobStatus.ERROR, token=picked.token, error="it burns", error_code="burnt_down")
+    assert [need.words for need in _overview(hf).needs] == [f"job {job.job_id} ended in error, burnt down: do it"]
+    clock.advance(3601)
+    assert _overview(hf).needs == ()
+
+
+def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
+    for number in range(5):
+        _job(hf, f"number {number}")
+    first = job_page(hf.jobs, limit=2)
+    rest = job_page(hf.jobs, before=first.next, limit=9)
+    assert [line.prompt[-1] for line in (*first.lines, *rest.lines)] == ["4", "3", "2", "1", "0"]
+    assert (rest.next, first.counts["pending"]) == (None, 5)
+    assert [line.prompt for line in job_page(hf.jobs, words="NUMBER 3").lines] == ["number 3"]
+    assert job_page(hf.jobs, status="running").lines == ()
+
+
+# --- workflows ---
+
+
+def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
+    hf.workflows.register("tuning", "llama-70b")
+    assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == ("no swap", ("nothing to do",))
+    seen: list[Any] = []
+
+    def look(_: object) -> None:
+        seen.append((swap_picture(hf.workflows), why_swap(hf.workflows), why_workflow(hf.workflows, "tuning"), _overview(hf)))
+
+    with pytest.raises(LockTimeout):
+        with hf.workflows.swap("qwen-7b", timeout_s=0.05, on_wait=look):
+            pass
+    picture, swap, workflow, told = seen[0]
+    assert (picture.target, picture.waits_for) == ("qwen-7b", ("tuning",))
+    assert swap.state == "waits for work to end"
+    assert "cannot be asked to yield" in workflow.advice[0]
+    assert [(need.kind, need.words) for need in told.needs] == [("swap", "the swap to qwen-7b waits for tuning")]
+    with pytest.raises(NotFound):
+        why_workflow(hf.workflows, "nosuch")
+
+
+# --- gateways ---
+
+STATUS: dict[str, Any] = {
+    "agent": "gpu",
+    "gateway_health": "healthy",
+    "request_admission": "open",
+    "active_execution": "idle",
+    "queue_depth": 2,
+    "managed_agent_instance_epoch": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "tone"),
+    [
+        (STATUS, "open", "good"),
+        ({**STATUS, "active_execution": "running"}, "running", "busy"),
+        ({**STATUS, "request_admission": "blocked_unavailable"}, "blocked: no agent", "bad"),
+        ({**STATUS, "request_admission": "blocked_reconciliation"}, "blocked: decide", "bad"),
+        ({**STATUS, "gateway_health": "not_attached"}, "not attached", "bad"),
+        ({**STATUS, "gateway_health": "not_attached", "queue_depth": 0}, "not attached", "idle"),
+        (None, "never served", "idle"),
+    ],
+)
+def test_a_gateway_says_why_nothing_moves(hf: Holdfast, status: dict[str, Any] | None, state: str, tone: str) -> None:
+    line = gateway_line("gpu", status)
+    assert (line.state, line.tone) == (state, tone)
+    assert (_overview(hf, status).needs != ()) == (tone == "bad") if status else True
+
+
+def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> None:
+    blocked = {**STATUS, "request_admission": "blocked_reconciliation"}
+    request = {"state": "accepted", "kind": "submit_prompt", "payload": {"prompt": "hi"}, "accepted_at": "2026-01-01T00:00:00Z"}
+    requests = [{**request, "request_id": "r1", "epoch": 1}, {**request, "request_id": "r2", "epoch": 2, "state": "completed"}]
+    picture = gateway_picture(gateway_line("gpu", blocked), blocked, requests)
+    assert [(deed.verb, deed.epoch) for deed in picture.why.deeds] == [("replay", 2), ("discard", 2)]
+    assert picture.why.deeds[0].effect.startswith("1 request of an earlier instance")
+    assert [(one.request_id, one.cancel is None) for one in picture.requests] == [("r2", True), ("r1", False)]
+    assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.deeds == ()
+    silent = gateway_line("gpu", None, silent=True)
+    assert (silent.state, silent.tone) == ("does not answer", "bad")
