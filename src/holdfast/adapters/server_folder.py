@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.access import make_folder
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable, Unavailable
@@ -46,7 +47,8 @@ class ServerFolder:
     def prepare(self) -> None:
         """Make it. Raises StoreUnavailable when it cannot be made."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # For its owner alone where a group shares the store too: the token lets whoever has it do everything.
+            make_folder(self.root)
             os.chmod(self.root, 0o700)
         except OSError as error:
             raise StoreUnavailable(f"the server's folder {self.root} cannot be used: {error}", outcome="none") from None

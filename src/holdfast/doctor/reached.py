@@ -9,17 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
-
+from holdfast.adapters.server_folder import ServerFolder, ServerInstance
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, failed, ok, warn
-from holdfast.doctor.stored import store_path
 from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.kernel.errors import HoldfastError
-from holdfast.kernel.holder import Holder, Liveness, probe
+from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
 from holdfast.measuring import asked_gateways
-from holdfast.places import gateway_root
+from holdfast.places import gateway_root, server_root
 from holdfast.views.metrics.gateways import GatewayReading
 
 _TMUX_S = 2.0
@@ -135,21 +133,10 @@ def _pid_of(hf: Holdfast, agent: str) -> int | None:
     return instance.pid if instance is not None and seen is not None and not seen.zombie else None
 
 
-class _Instance(msgspec.Struct, frozen=True):
-    """What a server writes down of itself."""
-
-    process: Holder
-    host: str
-    port: int
-
-
 def server(hf: Holdfast) -> Iterable[Finding]:
     """Whether a server that says it runs for this store does, and answers."""
-    path = store_path(hf.settings)
-    note = None if path is None else path.with_name(f"{path.name}-server") / hf.settings.namespace / "current-instance.json"
-    try:
-        instance = msgspec.json.decode(note.read_bytes() if note else b"", type=_Instance)
-    except (OSError, msgspec.DecodeError):
+    instance = ServerFolder(server_root(hf.settings)).instance()
+    if instance is None:
         return [ok("server", "none runs for this store")]
     if probe(instance.process, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
         return [warn("server", f"it was killed (process {instance.process.pid})", "start it again: holdfast serve")]
@@ -159,10 +146,9 @@ def server(hf: Holdfast) -> Iterable[Finding]:
     return [fail("server", says, f"kill -CONT {instance.process.pid} if it is stopped, or start it again", "unavailable")]
 
 
-def _healthy(instance: _Instance) -> bool:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
+def _healthy(instance: ServerInstance) -> bool:
     try:
-        with closing(http.client.HTTPConnection(host, instance.port, timeout=_TMUX_S)) as connection:
+        with closing(http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TMUX_S)) as connection:
             connection.request("GET", "/health")
             return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):

@@ -28,8 +28,6 @@ _PROBE_S = 1.0
 def run(connected: Callable[[], Holdfast], *, host: str, port: int, more_hosts: Sequence[str], as_json: bool) -> None:
     """Serve a store until told to stop. Raises Held when a server of this store has the port, StoreUnavailable when another
     program has it."""
-    # What others may make of files that are begun from here on is nothing.
-    os.umask(0o077)
     _allow_descriptors()
     with connected() as hf:
         folder = ServerFolder(server_root(hf.settings))

@@ -16,6 +16,7 @@ from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.doorman import Sessions as Browsers
+from holdfast.surfaces.http.metrics import metrics_routes
 from holdfast.surfaces.http.openapi import say_one_of, say_strict
 from holdfast.surfaces.http.page import page_routes
 from holdfast.surfaces.http.problems import HANDLERS
@@ -74,6 +75,7 @@ class ServerSide:
             *entrance(self.sessions, self.url),
             *(route_of(operation, self._desk) for operation in CATALOGUE),
             *page_routes(hf),
+            *metrics_routes(hf),
         ]
 
     def _litestar(self, routes: list[Any]) -> ASGIApp:
