@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 WAITS = {operation.name for operation in CATALOGUE if "turn" in operation.more}
-EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "3"))
 
 BEYOND_A_SCHEMA = {
     "agents.publish": "texts are printable and not blank, paths absolute",

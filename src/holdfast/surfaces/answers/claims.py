@@ -14,6 +14,6 @@ def refuse_unseen(hf: Holdfast, pid: int | None, ttl_s: float | None, what: str)
     """A claim that ends with a process needs a time too where not everybody can see the process. Raises InvalidValue."""
     if pid is not None and ttl_s is None and not hf.store.embedded:
         raise InvalidValue(
-            f"other machines cannot see the process, and nobody renews the {what} for it: give a time to live (ttl) too",
+            f"other machines cannot see the process, and nobody renews the {what} for it: give a time too (--ttl, ttl_s)",
             field="ttl_s",
         )
