@@ -114,20 +114,27 @@ SERVED = {
 }
 """Which operation of the server a call of the library is."""
 
+_MEASURED = "for /metrics and the doctor, which tell it"
 _SHOWN = "a part of what the page is told, at /v1/overview and below it"
 
 NOT_SERVED = {
     "Agents.attach_gateway": "a gateway writes down itself where it listens",
     "Agents.count": _SHOWN,
     "Agents.page": _SHOWN,
+    "GatewayClient.answers": "asked before the token is sent",
     "GatewayClient.events": "the gateway's own stream; the server's is /v1/events",
     "Holds.close": "the end of a connection",
     "JobEvents.receive": "for whoever is subscribed to the broker",
+    "JobEvents.unsent_count": _MEASURED,
+    "JobEvents.unsent_pages": "the same as `unsent`, page by page",
     "JobEvents.with_step": "a part of another call, in its transaction",
+    "Jobs.abandoned": _MEASURED,
     "Jobs.counts": _SHOWN,
     "Jobs.next_seq": "a number that `publish` takes by itself",
     "Journal.append": "domains tell of their changes themselves",
     "Journal.follow": "a stream: /v1/events",
+    "Journal.lag": _MEASURED,
+    "Journal.oldest": _MEASURED,
     "Journal.trim": "a part of another transaction",
     "Locks.check": "of a grant in hand, which a client has not: check_token",
     "Locks.clear_unread": "done in the background",
@@ -143,7 +150,9 @@ NOT_SERVED = {
     "Registry.close": "the end of a connection",
     "Registry.router_lock": "for a block of code",
     "Workflows.running": "for a block of code",
+    "Workflows.sight": _MEASURED,
     "Workflows.swap": "for a block of code, by a process that can be seen to die: docs/decisions/0022",
+    "Workflows.swap_log_lag": _MEASURED,
 }
 """Which calls of the library are no operation of the server, and why."""
 

@@ -166,6 +166,7 @@ class Prune(Plain, frozen=True, kw_only=True):
 
     keep_finished: Count | None = None
     keep_s: Seconds | None = None
+    adopted: bool = False
 
 
 def _told(hf: Holdfast, job: Job) -> JobView:
@@ -328,7 +329,7 @@ def prune(hf: Holdfast, asked: Prune) -> answers.Pruned:
     """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
     # Before they are gone: the log tells more of a job that is still there.
     _mirror(hf)
-    return answers.Pruned(removed=hf.jobs.prune(keep_finished=asked.keep_finished, keep_s=asked.keep_s))
+    return answers.Pruned(removed=hf.jobs.prune(keep_finished=asked.keep_finished, keep_s=asked.keep_s, adopted=asked.adopted))
 
 
 OPERATIONS = [
