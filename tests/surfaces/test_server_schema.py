@@ -50,7 +50,7 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path) -> None:
         described = schemathesis.openapi.from_url(f"{world.url}/schema/openapi.json", headers=AUTHORISED)
         operations = [found.ok() for found in described.get_all_operations()]
         asked = {(operation.method.upper(), operation.path) for operation in operations}
-        others = {("GET", "/health"), ("GET", "/ready"), ("GET", "/v1/events"), ("POST", "/v1/links")}
+        others = {("GET", "/health"), ("GET", "/ready"), ("GET", "/metrics"), ("GET", "/v1/events"), ("POST", "/v1/links")}
         assert asked == {(operation.method, operation.path) for operation in CATALOGUE} | others
         for operation in operations:
             # Events never end.

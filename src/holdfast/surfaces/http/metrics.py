@@ -8,6 +8,7 @@ from litestar.response import Response
 from holdfast import __version__
 from holdfast.app import Holdfast
 from holdfast.measuring import metrics_of
+from holdfast.surfaces.http.server.routing import SECURED, problems
 from holdfast.views.metrics.text import CONTENT_TYPE
 
 
@@ -15,7 +16,15 @@ def metrics_routes(hf: Holdfast) -> list[Any]:
     """The route. The store of the connection is timed from here on."""
     metrics = metrics_of(hf, version=__version__)
 
-    @get("/metrics", sync_to_thread=True, media_type="text/plain", security=[{"bearer": []}])
+    @get(
+        "/metrics",
+        sync_to_thread=True,
+        media_type=CONTENT_TYPE,
+        responses=problems(),
+        security=SECURED,
+        operation_id="server.metrics",
+        tags=["server"],
+    )
     def scrape() -> Response[str]:
         """Counters, gauges and histograms of this store and this machine. A part that cannot be read is missing, and
         `holdfast_metrics_part_up` says so."""
