@@ -1,0 +1,153 @@
+"""Break each rule of kernel and primitives, one at a time, and see that the suite notices.
+
+    python -m tools.mutate                 all of tools/mutants.py; writes docs/mutation.md
+    python -m tools.mutate --only lease    those whose rule or file has that in it; writes nothing
+
+Each mutant is made in a copy of the project, and the tests nearest to it are run until the first that fails. One that nothing
+notices is a survivor: the exit status is then 1.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from tools.mutants import LOCK_TESTS, MUTANTS, TESTS, Mutant
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "mutation.md"
+_COPIED = ("src", "tests", "tools", "docs", "bench", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md")
+_TIMEOUT_S = 300.0
+
+
+class Outcome(NamedTuple):
+    """What became of a mutant: `noticed` names the test that failed; "" is a survivor."""
+
+    mutant: Mutant
+    noticed: str
+    took_s: float
+
+
+def nearest(mutant: Mutant) -> Sequence[str]:
+    """The tests that must notice it, the nearest first."""
+    return TESTS.get(mutant.file, LOCK_TESTS)
+
+
+def broken(mutant: Mutant, code: str) -> str:
+    """The code with its rule broken. Raises ValueError unless the text is there once."""
+    if code.count(mutant.text) != 1:
+        raise ValueError(f"{mutant.rule}: its text is {code.count(mutant.text)} times in {mutant.file}, and must be once")
+    return code.replace(mutant.text, mutant.instead)
+
+
+@contextmanager
+def copies(number: int) -> Iterator["SimpleQueue[Path]"]:
+    """So many copies of the project."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for at in range(number):
+            copy = Path(folder) / str(at)
+            copy.mkdir()
+            for name in _COPIED:
+                source = ROOT / name
+                leave = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, copy / name, ignore=leave) if source.is_dir() else shutil.copy(source, copy / name)
+            free.put(copy)
+        yield free
+
+
+def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
+    """Make a mutant in a copy, and run its tests there."""
+    copy = free.get()
+    path = copy / "src" / "holdfast" / mutant.file
+    code = path.read_text(encoding="utf-8")
+    began_s = time.monotonic()
+    try:
+        _write(path, broken(mutant, code))
+        noticed = next(filter(None, (_noticed(copy, test) for test in nearest(mutant))), "")
+    finally:
+        _write(path, code)
+        free.put(copy)
+    return Outcome(mutant, noticed, time.monotonic() - began_s)
+
+
+def _write(path: Path, code: str) -> None:
+    path.write_text(code, encoding="utf-8")
+    # What was compiled is told by time and size, and two mutants may have the same of both.
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def _noticed(copy: Path, test: str) -> str:
+    """The first test of a file that fails; "" when all pass."""
+    # PostgreSQL's rows of a table of stores say nothing of a rule that the others do not.
+    # Plugins that are not needed cost more than most of these tests.
+    more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=60", "-k", "not postgres"]
+    command = [sys.executable, "-m", "pytest", *more, test]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    try:
+        ran = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{test}: it never ended"
+    if ran.returncode == 0:
+        return ""
+    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if failed:
+        return failed[0].split(" ", 1)[1].split(" - ")[0]
+    return f"{test}: {(ran.stdout + ran.stderr).strip().splitlines()[-1][:80]}"
+
+
+def page(outcomes: Sequence[Outcome], took_s: float) -> str:
+    """docs/mutation.md."""
+    survived = [one for one in outcomes if not one.noticed]
+    lines = [
+        "# Mutation",
+        "",
+        "Each rule of kernel and primitives, broken on purpose, and the first test that noticed. Written by `make mutate`,",
+        "which makes each change of `tools/mutants.py` in a copy of the project, runs the tests nearest to it, but for those on",
+        "PostgreSQL, and stops at the first failure. A rule that nothing notices is a survivor.",
+        "",
+        f"{len(outcomes)} rules broken, {len(outcomes) - len(survived)} noticed, {len(survived)} survived; "
+        f"{took_s / 60:.0f} minutes.",
+        "",
+        "| rule | where | noticed by |",
+        "| --- | --- | --- |",
+    ]
+    for mutant, noticed, _ in outcomes:
+        told = f"`{noticed.removeprefix('tests/').replace('|', '/')}`" if noticed else "**nothing**"
+        lines.append(f"| {mutant.rule} | `{mutant.file}` | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.mutate")
+    parser.add_argument("--only", default="", help="of the rules and files, those with this in them")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    chosen = parser.parse_args(arguments)
+    mutants = [one for one in MUTANTS if chosen.only in f"{one.rule} {one.file}"]
+    began_s = time.monotonic()
+    outcomes = []
+    with copies(chosen.jobs) as free, ThreadPoolExecutor(chosen.jobs) as pool:
+        for outcome in pool.map(lambda mutant: tried(mutant, free), mutants):
+            outcomes.append(outcome)
+            print(f"{outcome.took_s:6.1f} s  {outcome.mutant.rule}: {outcome.noticed or 'SURVIVED'}", flush=True)
+    survived = sum(not one.noticed for one in outcomes)
+    print(f"{len(outcomes)} rules broken, {survived} survived")
+    if not chosen.only:
+        PAGE.write_text(page(outcomes, time.monotonic() - began_s), encoding="utf-8")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

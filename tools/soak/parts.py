@@ -1,0 +1,47 @@
+"""Which parts there are, and how many processes play each."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.app import Holdfast
+from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts
+from tools.soak.child import Child
+
+Play = Callable[[Child, Holdfast], bool]
+"""Does one thing; False when there is nothing more to do, which is said only while the soak runs dry."""
+
+
+class Part(NamedTuple):
+    """A part, and by how many it is played. A watcher is never killed."""
+
+    name: str
+    play: Play
+    number: int
+    mortal: bool = True
+
+
+PARTS = [
+    Part("locker", lock_parts.locker, 7),
+    Part("leaseholder", lock_parts.leaseholder, 2),
+    Part("counter", lock_parts.counter, 3),
+    Part("producer", job_parts.producer, 2),
+    Part("worker", job_parts.worker, 5),
+    Part("courier", job_parts.courier, 1),
+    Part("agent", agent_parts.agent, 4),
+    Part("resolver", agent_parts.resolver, 1),
+    Part("manager", network_parts.manager, 4),
+    Part("workflow", flow_parts.workflow, 3),
+    Part("swapper", flow_parts.swapper, 2),
+    Part("client", gateway_parts.client, 2),
+    Part("follower", journal_parts.follower, 2),
+    Part("watcher", journal_parts.watcher, 1, mortal=False),
+]
+
+
+def cast(share: float) -> list[tuple[Part, str]]:
+    """Every slot with its name; `share` of each part, and at least one."""
+    return [
+        (part, f"{part.name}{number}")
+        for part in PARTS
+        for number in range(max(round(part.number * share), 1) if part.mortal else 1)
+    ]
