@@ -61,7 +61,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     _SPACE: ("tests/unit/test_space.py",),
     _JOURNAL: ("tests/unit/test_journal.py",),
     _HOLDS: ("tests/unit/test_holds.py",),
-    _RENEWING: ("tests/unit/test_holds.py",),
+    _RENEWING: ("tests/unit/test_holds.py", "tests/hazards/test_hold_death.py"),
     _KEEPER: ("tests/unit/test_locks_leases.py", "tests/unit/test_locks_told.py", "tests/unit/test_holds.py"),
     _LINE: ("tests/unit/test_queue.py", "tests/model/test_queue_model.py"),
     _QUEUE: ("tests/unit/test_queue.py",),
@@ -196,7 +196,12 @@ MUTANTS = [
         '            self._journal.append(tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)})\n',
         "",
     ),
-    Mutant("a hold with a time is not renewed", _HOLDS, "by, holder if ttl_s is None else None)", "by, holder)"),
+    Mutant(
+        "a hold with a time is not renewed",
+        _RENEWING,
+        "h.process == mine.process and not h.lease.explicit), None)",
+        "h.process == mine.process), None)",
+    ),
     Mutant(
         "an empty subject leaves nothing behind",
         _HOLDS,
@@ -236,7 +241,6 @@ MUTANTS = [
         "a claim has a token", _LINE, "started_at=self._tx.now, token=self._tx.revision)", "started_at=self._tx.now, token=1)"
     ),
     Mutant("what is said of a claim shows its token", _LINE, " or request.token != token:", ":"),
-    Mutant("only what runs can be ended", _LINE, "if request.state is not RequestState.RUNNING or ", "if "),
     Mutant("only what waits can be cancelled", _LINE, "if request.state is not RequestState.ACCEPTED:", "if False:"),
     Mutant("a token is over with its claim", _LINE, 'changes["token"] = None', "pass"),
     Mutant("an end frees the slot", _LINE, "            slot = None\n        self.head", "            pass\n        self.head"),

@@ -26,7 +26,7 @@ from tools.mutants import LOCK_TESTS, MUTANTS, TESTS, Mutant
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "mutation.md"
 _COPIED = ("src", "tests", "tools", "docs", "bench", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md")
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 1200.0
 
 
 class Outcome(NamedTuple):
@@ -91,7 +91,7 @@ def _noticed(copy: Path, test: str) -> str:
     """The first test of a file that fails; "" when all pass."""
     # PostgreSQL's rows of a table of stores say nothing of a rule that the others do not.
     # Plugins that are not needed cost more than most of these tests.
-    more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=60", "-k", "not postgres"]
+    more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=180", "-k", "not postgres"]
     command = [sys.executable, "-m", "pytest", *more, test]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
@@ -115,7 +115,7 @@ def page(outcomes: Sequence[Outcome], took_s: float) -> str:
         "# Mutation",
         "",
         "Each rule of kernel and primitives, broken on purpose, and the first test that noticed. Written by `make mutate`,",
-        "which makes each change of `tools/mutants.py` in a copy of the project, runs the tests nearest to it, but for those on",
+        "which makes each change of `tools/mutants.py` in a copy of the project, runs the tests nearest to it but for those on",
         "PostgreSQL, and stops at the first failure. A rule that nothing notices is a survivor.",
         "",
         f"{len(outcomes)} rules broken, {len(outcomes) - len(survived)} noticed, {len(survived)} survived; "

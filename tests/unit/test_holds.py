@@ -437,6 +437,20 @@ def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(world: Worl
     assert holds.sweep() == 1
 
 
+def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(world: World, holds: Holds) -> None:
+    """From another machine its death cannot be seen: it would count there for as long as the taker lives."""
+    host_2 = Machine("host-2")
+    taker = world.process(7, host_2)
+    world.process(8, host_2)
+    taker.take("s", by="run", process=taker._processes.of(8, "worker"))
+    host_2.end(8)
+    world.clock.advance(HOLD_LEASE_S)
+    kept = list(taker._renewing._keeper._held.values())
+    assert [one.by for one in taker._renewing.renew(kept)] == ["run"]
+    world.clock.advance(INSTANT_S)
+    assert names(holds) == []
+
+
 def test_a_machine_sees_its_own_dead_and_not_those_of_another(world: World, holds: Holds) -> None:
     host_2 = Machine("host-2")
     far, neighbour = world.process(7, host_2), world.process(8, host_2)

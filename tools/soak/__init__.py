@@ -15,6 +15,6 @@ gateway_parts.py clients of the gateway
 supervisor.py    begins them, kills them by a seeded plan, and lets them run dry
 ending.py        what must be true when nothing moves any more
 
-Each child dies with the supervisor. A violation is written down by whoever sees it, and ends the soak with status 1. The plan of
-what is killed, stopped and restarted follows from the seed; which instruction it meets does not.
+Each child dies with the supervisor. A violation is written down by whoever sees it, and ends the soak with status 1. The plan
+of what is killed, stopped and restarted follows from the seed; which instruction it meets does not.
 """

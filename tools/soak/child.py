@@ -76,8 +76,7 @@ class Child:
         """In the new process, before anything else."""
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The one who strikes must not wait in line behind dozens of these.
-        os.nice(5)
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         errors = os.open(self.folder / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(errors, 2)
         os.close(errors)

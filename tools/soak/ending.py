@@ -1,4 +1,4 @@
-"""What must be true when nothing moves any more: nothing lost, nothing done twice, nothing left, and the journal tells it all."""
+"""What must be true when nothing moves any more: nothing lost or done twice, nothing left, and the journal tells it all."""
 
 from collections import Counter
 from collections.abc import Iterator

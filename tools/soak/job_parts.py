@@ -21,11 +21,9 @@ def producer(child: Child, hf: Holdfast) -> bool:
         return True
     number = child.board.of(child.slot, "operations")
     job_id = f"{child.name}-{number}"
-    try:
+    # It may have been registered by the call before, of which the answer was lost.
+    with contextlib.suppress(Collision):
         hf.jobs.register_job("work", agent="a", agent_session=label, job_id=job_id, max_attempts=1000, timeout_sec=3600)
-    except Collision:
-        # Registered by the call before, of which the answer was lost.
-        pass
     child.tell("registered", job=job_id)
     child.did()
     child.pause(0.1)

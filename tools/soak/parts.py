@@ -1,8 +1,11 @@
 """Which parts there are, and how many processes play each."""
 
+import pkgutil
 from collections.abc import Callable
+from importlib import import_module
 from typing import NamedTuple
 
+import holdfast
 from holdfast.app import Holdfast
 from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts
 from tools.soak.child import Child
@@ -36,6 +39,14 @@ PARTS = [
     Part("follower", journal_parts.follower, 2),
     Part("watcher", journal_parts.watcher, 1, mortal=False),
 ]
+
+
+def load() -> None:
+    """Load the whole library, so that a new process, which is a fork, need not: it would be killed while it still does."""
+    for name in ("kernel", "stores", "primitives", "domains", "adapters"):
+        package = import_module(f"{holdfast.__name__}.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
 
 
 def cast(share: float) -> list[tuple[Part, str]]:

@@ -27,7 +27,11 @@ class Program(Protocol):
         ...
 
     def up(self) -> None:
-        """Start it, and return when it serves."""
+        """Start it."""
+        ...
+
+    def ready(self) -> None:
+        """Return when it serves."""
         ...
 
 
@@ -46,6 +50,7 @@ class Gateway:
             "LC_ALL": "C.UTF-8",
         }
         self._process: subprocess.Popen[str] | None = None
+        self._told = False
 
     def up(self) -> None:
         agent = [sys.executable, "-c", DILIGENT, str(self._folder / "asked")]
@@ -60,8 +65,12 @@ class Gateway:
                 text=True,
                 preexec_fn=dies_with_us,
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        self._told = False
+
+    def ready(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        line = "gateway of " if self._told else self._process.stdout.readline()
+        self._told = True
         if not line.startswith("gateway of "):
             raise RuntimeError(f"the gateway did not start: {(self._folder / 'gateway.log').read_text()[-2000:]}")
 
@@ -84,6 +93,9 @@ class MessageBroker:
     def up(self) -> None:
         self._broker.start()
 
+    def ready(self) -> None:
+        """It is, once it was started."""
+
     def down(self) -> None:
         self._broker.stop()
 
@@ -98,6 +110,9 @@ class Database:
 
     def up(self) -> None:
         self._server.start()
+
+    def ready(self) -> None:
+        """It is, once it was started."""
 
     def down(self) -> None:
         self._server.crash()
@@ -127,5 +142,6 @@ def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
         for program in (MessageBroker(folder), Gateway(folder, url)):
             stack.callback(program.down)
             program.up()
+            program.ready()
             found.append(program)
         yield url, found

@@ -1,5 +1,6 @@
 """Begins the processes of a soak, kills them by a seeded plan, and lets them run dry."""
 
+import contextlib
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.errors import HoldfastError
 from tools.soak.child import DRAIN, UNSURE, Board, Child, told
-from tools.soak.parts import Part, cast
+from tools.soak.parts import Part, cast, load
 from tools.soak.programs import Program, programs
 
 _DRAIN_S = 120.0
@@ -62,14 +63,21 @@ class Slot:
         self.life = 0
         self.pid = 0
         self.stopped = False
+        self.killed = False
 
     def begin(self, plan: Plan, url: str, folder: Path, board: Board) -> None:
         """Fork: everything is loaded already, and nothing is open yet."""
         child = Child(url, folder, board, self.number, self.name, self.life, plan.seed)
+        self.killed = self.stopped = False
         self.pid = os.fork()
         if not self.pid:
             _live(child, self.part)
         self.life += 1
+
+    def kill(self) -> None:
+        """It is dead in a moment; on a busy machine that takes time, and others can be struck meanwhile."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.killed = True
 
     def end(self, how: int = signal.SIGKILL) -> None:
         os.kill(self.pid, how)
@@ -115,10 +123,14 @@ class Supervisor:
         self._plan = plan
         self._folder = folder
         (folder / "witnesses").mkdir()
+        load()
         self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share))]
         self._board = Board(len(self._slots))
         self._draw = random.Random(plan.seed)
         self._kills = self._stops = self._restarts = 0
+        # The one who strikes must not wait in line behind dozens of processes; without the right to it, it does.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, -10)
 
     def run(self) -> Outcome:
         """Begin, strike, run dry, look."""
@@ -129,6 +141,7 @@ class Supervisor:
                 for slot in self._slots:
                     slot.begin(self._plan, url, self._folder, self._board)
                 self._strike(url, beside)
+                self._revive(url, beside)
                 self._run_dry()
             finally:
                 for slot in self._slots:
@@ -158,31 +171,41 @@ class Supervisor:
                 self._restarts += 1
                 continue
             slot = self._draw.choice([one for one in self._slots if one.part.mortal])
-            if drawn < 0.12 and slot.pid and not slot.stopped:
+            if slot.killed:
+                continue
+            if drawn < 0.12 and not slot.stopped:
                 os.kill(slot.pid, signal.SIGSTOP)
                 slot.stopped = True
                 self._stops += 1
                 continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), slot))
-            elif slot.pid:
+            else:
                 # A stopped one too: that is how a machine's out-of-memory killer finds them.
                 continues = [one for one in continues if one[1] is not slot]
-                slot.end()
+                slot.kill()
                 self._kills += 1
-                slot.begin(self._plan, url, self._folder, self._board)
         for _, slot in continues:
             self._continue(slot)
 
     def _continue(self, slot: Slot) -> None:
-        if slot.pid and slot.stopped:
+        if slot.stopped and not slot.killed:
             os.kill(slot.pid, signal.SIGCONT)
-        slot.stopped = False
+            slot.stopped = False
 
     def _look_after(self, url: str) -> None:
-        """Nobody ends by itself while the soak goes on."""
+        """Put others in the place of the dead. Nobody ends by itself while the soak goes on."""
         for slot in self._slots:
-            if slot.pid and not slot.stopped and (status := slot.ended()) is not None:
-                self._wrong(f"{slot.name} ended by itself with {status}")
+            if (status := slot.ended()) is not None:
+                if not slot.killed:
+                    self._wrong(f"{slot.name} ended by itself with {status}")
                 slot.begin(self._plan, url, self._folder, self._board)
+
+    def _revive(self, url: str, beside: list[Program]) -> None:
+        """Whoever was struck last has a successor too: what it left is everybody's to clear."""
+        for program in beside:
+            program.ready()
+        while any(slot.killed for slot in self._slots):
+            self._look_after(url)
+            time.sleep(0.02)
 
     def _run_dry(self) -> None:
         """Begin nothing new, and wait until everybody has done what there was to do."""
