@@ -21,7 +21,7 @@ import pytest
 from tests.surfaces.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md"]
+PAGES = ["locks.md", "files.md", "network.md", "agents.md", "workflows.md", "jobs.md", "gateway.md", "testing.md"]
 WITH_TMUX = {"agents.md", "gateway.md"}
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"

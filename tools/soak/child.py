@@ -15,13 +15,11 @@ from pathlib import Path
 
 import holdfast
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
 RUN, DRAIN = 1, 2
 _CELL = struct.Struct("<q")
-UNSURE = frozenset({"store_unavailable", "lock_timeout", "unavailable", "broker_unavailable", "upstream_unavailable"})
-"""What a restarted database or a busy store may answer; whoever hears it tries again."""
 
 
 class Board:
@@ -86,9 +84,8 @@ class Child:
         while True:
             try:
                 return holdfast.connect(self.url)
-            except HoldfastError as error:
-                if error.code not in UNSURE:
-                    raise
+            except Unavailable:
+                # A database that is just being restarted.
                 time.sleep(0.1)
 
     @property

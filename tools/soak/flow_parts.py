@@ -3,8 +3,8 @@
 import contextlib
 
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import EAgain, Held, HoldfastError, LeaseLost, LockTimeout
-from tools.soak.child import UNSURE, Child
+from holdfast.kernel.errors import EAgain, Held, LeaseLost, LockTimeout, Unavailable
+from tools.soak.child import Child
 
 RECIPES = ["recipe-a", "recipe-b", "recipe-c"]
 
@@ -56,10 +56,6 @@ def _in_force(swap: object) -> bool:
     """Is the swap still this one's? One whose database was restarted is not, and what it sees proves nothing."""
     try:
         swap.check()  # type: ignore[attr-defined]
-    except LeaseLost:
+    except (LeaseLost, Unavailable):
         return False
-    except HoldfastError as error:
-        if error.code in UNSURE:
-            return False
-        raise
     return True

@@ -4,8 +4,8 @@ import secrets
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import HoldfastError
-from tools.soak.child import UNSURE, Child
+from holdfast.kernel.errors import Fenced, Full, Unavailable
+from tools.soak.child import Child
 
 AGENT = "gpu"
 
@@ -19,9 +19,7 @@ def client(child: Child, hf: Holdfast) -> bool:
     for _ in range(100):
         try:
             answer = gateway.prompt(prompt, idempotency_key=key)
-        except HoldfastError as error:
-            if error.code not in UNSURE | {"full", "fenced"}:
-                raise
+        except (Unavailable, Full, Fenced):
             child.pause(0.2)
             continue
         child.tell("accepted", request=answer["request_id"], prompt=prompt)

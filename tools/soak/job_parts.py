@@ -5,6 +5,7 @@ import contextlib
 from holdfast.adapters.courier import Courier
 from holdfast.app import Holdfast
 from holdfast.kernel.errors import BrokerUnavailable, Collision, Fenced, ImpossibleTransition
+from holdfast.kernel.holder import Holder
 from tools.soak.child import Child
 
 LABELS = ["label-0", "label-1"]
@@ -33,6 +34,7 @@ def producer(child: Child, hf: Holdfast) -> bool:
 def worker(child: Child, hf: Holdfast) -> bool:
     """One job at a time, seen to be worked on by nobody else; at times it is put back, at times ended with the next pick."""
     label, me = child.draw.choice(LABELS), hf.processes.current()
+    _put_back_unheard(hf, me)
     job = hf.jobs.pick_pending(label, wait_s=0.0 if child.draining else 0.3, holder=me)
     if job is None:
         left = hf.jobs.list_jobs(status="pending", limit=1) or hf.jobs.list_jobs(status="running", limit=1)
@@ -48,6 +50,14 @@ def worker(child: Child, hf: Holdfast) -> bool:
         job = _ended(child, hf, job.job_id, job.token)
         child.did()
     return True
+
+
+def _put_back_unheard(hf: Holdfast, me: Holder) -> None:
+    """A claim whose answer was lost with the database's connection is this worker's, and nobody would work on it."""
+    for job in hf.jobs.list_jobs(status="running"):
+        if job.claimed_by == me and job.token is not None:
+            with contextlib.suppress(Fenced):
+                hf.jobs.requeue(job.job_id, token=job.token)
 
 
 def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> object:

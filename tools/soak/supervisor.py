@@ -9,8 +9,8 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.kernel.errors import HoldfastError
-from tools.soak.child import DRAIN, UNSURE, Board, Child, told
+from holdfast.kernel.errors import Unavailable
+from tools.soak.child import DRAIN, Board, Child, told
 from tools.soak.parts import Part, cast, load
 from tools.soak.programs import Program, programs
 
@@ -103,9 +103,8 @@ def _live(child: Child, part: Part) -> None:
             try:
                 if not part.play(child, hf):
                     break
-            except HoldfastError as error:
-                if error.code not in UNSURE:
-                    raise
+            except Unavailable:
+                # A restarted database, or one too busy: whoever hears it tries again.
                 child.count("unsure")
                 child.pause(0.2)
         hf.close()
