@@ -1,6 +1,5 @@
 """Followers of the journal, and the watcher that looks at the records all the time."""
 
-import json
 import os
 
 from holdfast.app import Holdfast
@@ -10,6 +9,9 @@ from holdfast.kernel.store import BEGINNING
 from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.record import LOCKS, Mode, lock_in
 from tools.soak.child import Child, told
+
+_seen: dict[str, int] = {}
+"""The last token that the watcher saw of each agent."""
 
 
 def follower(child: Child, hf: Holdfast) -> bool:
@@ -67,12 +69,10 @@ def _holds(child: Child, hf: Holdfast) -> None:
 
 
 def _agents(child: Child, hf: Holdfast) -> None:
-    last: dict[str, int] = json.loads(os.environ.get("HOLDFAST_SOAK_SEEN", "{}"))
     for row in hf.store.read(lambda tx: tx.range(AGENTS), scope=[AGENTS]):
-        if row.record.token < last.get(row.key, 0):
-            child.wrong(f"the token of {row.key} went back: {row.record.token} after {last[row.key]}")
-        last[row.key] = row.record.token
-    os.environ["HOLDFAST_SOAK_SEEN"] = json.dumps(last)
+        if row.record.token < _seen.get(row.key, 0):
+            child.wrong(f"the token of {row.key} went back: {row.record.token} after {_seen[row.key]}")
+        _seen[row.key] = row.record.token
 
 
 def _hosts(child: Child, hf: Holdfast) -> None:

@@ -133,7 +133,7 @@ def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
             if binaries is None:
                 raise SystemExit("no PostgreSQL here: apt-get install postgresql")
             # What the crashes take back must be what was not promised: the database syncs as it does for its users.
-            settings = {**postgres_server._SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
+            settings = {**postgres_server.SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
             server = stack.enter_context(postgres_server.serving(binaries, settings))
             url = server.database()
             found.append(Database(server))
