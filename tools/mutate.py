@@ -1,7 +1,7 @@
 """Break each rule of kernel and primitives, one at a time, and see that the suite notices.
 
     python -m tools.mutate                 all of tools/mutants.py; writes docs/mutation.md
-    python -m tools.mutate --only lease    those whose rule or file has that in it; writes nothing
+    python -m tools.mutate --only lease    those whose rule or file has that in it; writes their rows anew
 
 Each mutant is made in a copy of the project, and the tests nearest to it are run until the first that fails. One that nothing
 notices is a survivor: the exit status is then 1.
@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -108,9 +108,18 @@ def _noticed(copy: Path, test: str) -> str:
     return f"{test}: {(ran.stdout + ran.stderr).strip().splitlines()[-1][:80]}"
 
 
-def page(outcomes: Sequence[Outcome], took_s: float) -> str:
-    """docs/mutation.md."""
-    survived = [one for one in outcomes if not one.noticed]
+def known() -> dict[str, str]:
+    """What docs/mutation.md says of each rule already: the test that noticed, "" for a survivor."""
+    if not PAGE.exists():
+        return {}
+    rows = [line.split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return {row[0].removeprefix("| "): "" if "**" in row[2] else row[2].removesuffix(" |").strip("`") for row in rows[2:]}
+
+
+def page(noticed: Mapping[str, str]) -> str:
+    """docs/mutation.md, by what noticed each rule's breaking."""
+    tried_ones = [one for one in MUTANTS if one.rule in noticed]
+    survived = sum(not noticed[one.rule] for one in tried_ones)
     lines = [
         "# Mutation",
         "",
@@ -118,15 +127,14 @@ def page(outcomes: Sequence[Outcome], took_s: float) -> str:
         "which makes each change of `tools/mutants.py` in a copy of the project, runs the tests nearest to it but for those on",
         "PostgreSQL, and stops at the first failure. A rule that nothing notices is a survivor.",
         "",
-        f"{len(outcomes)} rules broken, {len(outcomes) - len(survived)} noticed, {len(survived)} survived; "
-        f"{took_s / 60:.0f} minutes.",
+        f"{len(tried_ones)} rules broken, {len(tried_ones) - survived} noticed, {survived} survived.",
         "",
         "| rule | where | noticed by |",
         "| --- | --- | --- |",
     ]
-    for mutant, noticed, _ in outcomes:
-        told = f"`{noticed.removeprefix('tests/').replace('|', '/')}`" if noticed else "**nothing**"
-        lines.append(f"| {mutant.rule} | `{mutant.file}` | {told} |")
+    for mutant in tried_ones:
+        by = f"`{noticed[mutant.rule]}`" if noticed[mutant.rule] else "**nothing**"
+        lines.append(f"| {mutant.rule} | `{mutant.file}` | {by} |")
     return "\n".join(lines) + "\n"
 
 
@@ -136,16 +144,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     chosen = parser.parse_args(arguments)
     mutants = [one for one in MUTANTS if chosen.only in f"{one.rule} {one.file}"]
-    began_s = time.monotonic()
-    outcomes = []
+    noticed = known() if chosen.only else {}
+    survived = 0
     with copies(chosen.jobs) as free, ThreadPoolExecutor(chosen.jobs) as pool:
-        for outcome in pool.map(lambda mutant: tried(mutant, free), mutants):
-            outcomes.append(outcome)
+        for done in as_completed([pool.submit(tried, mutant, free) for mutant in mutants]):
+            outcome = done.result()
             print(f"{outcome.took_s:6.1f} s  {outcome.mutant.rule}: {outcome.noticed or 'SURVIVED'}", flush=True)
-    survived = sum(not one.noticed for one in outcomes)
-    print(f"{len(outcomes)} rules broken, {survived} survived")
-    if not chosen.only:
-        PAGE.write_text(page(outcomes, time.monotonic() - began_s), encoding="utf-8")
+            noticed[outcome.mutant.rule] = outcome.noticed.removeprefix("tests/").replace("|", "/")
+            survived += not outcome.noticed
+    print(f"{len(mutants)} rules broken, {survived} survived")
+    PAGE.write_text(page(noticed), encoding="utf-8")
     return 1 if survived else 0
 
 

@@ -451,6 +451,18 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(worl
     assert names(holds) == []
 
 
+def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(world: World, holds: Holds) -> None:
+    holds.take("s", by="run")
+    again = Holds(world.store, holds._journal, holds._processes)
+    again.take("s", by="run", ttl_s=5)
+    world.clock.advance(4)
+    kept = list(holds._renewing._keeper._held.values())
+    assert [one.by for one in holds._renewing.renew(kept)] == ["run"]
+    world.clock.advance(1 + INSTANT_S)
+    assert names(holds) == []
+    again.close()
+
+
 def test_a_machine_sees_its_own_dead_and_not_those_of_another(world: World, holds: Holds) -> None:
     host_2 = Machine("host-2")
     far, neighbour = world.process(7, host_2), world.process(8, host_2)
