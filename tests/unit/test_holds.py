@@ -22,6 +22,7 @@ from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.holds import HOLDS, Hold, Holds, dropped, living, taken
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.renewing import Mine
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_locks import PATIENCE_S, STORES, Machine, lock_database, open_store
@@ -442,11 +443,12 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(worl
     host_2 = Machine("host-2")
     taker = world.process(7, host_2)
     world.process(8, host_2)
-    taker.take("s", by="run", process=taker._processes.of(8, "worker"))
+    worker = taker._processes.of(8, "worker")
+    taker.take("s", by="run", process=worker)
     host_2.end(8)
     world.clock.advance(HOLD_LEASE_S)
-    kept = list(taker._renewing._keeper._held.values())
-    assert [one.by for one in taker._renewing.renew(kept)] == ["run"]
+    mine = Mine(HOLDS, "s", "run", worker)
+    assert taker._renewing.renew([mine]) == [mine]
     world.clock.advance(INSTANT_S)
     assert names(holds) == []
 
@@ -456,8 +458,8 @@ def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(wo
     again = Holds(world.store, holds._journal, holds._processes)
     again.take("s", by="run", ttl_s=5)
     world.clock.advance(4)
-    kept = list(holds._renewing._keeper._held.values())
-    assert [one.by for one in holds._renewing.renew(kept)] == ["run"]
+    mine = Mine(HOLDS, "s", "run", holds._processes.current())
+    assert holds._renewing.renew([mine]) == [mine]
     world.clock.advance(1 + INSTANT_S)
     assert names(holds) == []
     again.close()

@@ -12,7 +12,7 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request, RequestState
 from holdfast.primitives.queue.line import express_topic_of, topic_of
-from holdfast.primitives.queue.record import KEYS, REQUESTS, Receipt
+from holdfast.primitives.queue.record import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -296,3 +296,7 @@ def test_what_is_meant_for_this_epoch_is_not_stale(made: Made) -> None:
         made.queue.accept(drafts, epoch=epoch)
     stale = made.queue.change(lambda _, line: [request.epoch for request in line.stale(2)])
     assert stale == [1]
+
+
+def test_what_has_ended_becomes_nothing_else() -> None:
+    assert [TRANSITIONS[state] for state in ENDED] == [frozenset(), frozenset()]
