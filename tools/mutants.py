@@ -75,7 +75,6 @@ LOCK_TESTS = (
     "tests/unit/test_locks_leases.py",
     "tests/unit/test_locks_told.py",
     "tests/model/test_lock_cases.py",
-    "tests/model/test_lock_model.py",
 )
 
 MUTANTS = [

@@ -34,7 +34,7 @@ def look(url: str, folder: Path) -> Iterator[str]:
         yield from _agents(hf, folder, entries)
         yield from _network(hf, entries)
         yield from _workflows(hf)
-        yield from _followers(folder, entries)
+        yield from _followers(hf, folder, entries)
     yield from _leases(folder)
     yield from _gateway(folder)
 
@@ -113,17 +113,20 @@ def _workflows(hf: Holdfast) -> Iterator[str]:
         yield f"work of nobody is left: {status}"
 
 
-def _followers(folder: Path, entries: list[Entry]) -> Iterator[str]:
-    everything = [entry.revision for entry in entries]
+def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
+    """Each saw everything up to its cursor, and once. What the journal dropped, being bounded, is not asked."""
+    there = {entry.revision for entry in entries}
     for path in sorted(folder.glob("followed-*")):
-        seen = [revision for line in told(folder, path.name) for revision in line["revisions"]]  # type: ignore[attr-defined]
+        lines = told(folder, path.name)
+        seen = [revision for line in lines for revision in line["revisions"]]  # type: ignore[attr-defined]
         if len(set(seen)) != len(seen):
             yield f"{path.name} saw entries twice"
-        # The journal keeps no more than its bound; what it keeps must have been seen, but for the last moments.
-        kept = set(everything)
-        if missed := [one for one in everything if one <= max(seen, default=0) and one not in set(seen)]:
+        to_come = (
+            {entry.revision for batch in hf.log.since(str(lines[-1]["cursor"])) for entry in batch.entries} if lines else there
+        )
+        if missed := sorted(there - to_come - set(seen)):
             yield f"{path.name} missed {len(missed)} entries: {missed[:5]}"
-        if invented := [one for one in seen if everything and one >= everything[0] and one not in kept]:
+        if invented := sorted(revision for revision in set(seen) - there if revision > min(there)):
             yield f"{path.name} saw entries that are not there: {invented[:5]}"
 
 
