@@ -70,6 +70,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 """The tests that must notice, the nearest first. What is not here is of the lock manager."""
 
 LOCK_TESTS = (
+    "tests/unit/test_lock_rules.py",
     "tests/unit/test_locks.py",
     "tests/unit/test_locks_order.py",
     "tests/unit/test_locks_leases.py",
