@@ -1,13 +1,21 @@
 """Rules of the lock table by themselves: whose a name is, who is a part of whom, and how many may share."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.kernel.errors import Fenced
+from holdfast.kernel.holder import Liveness
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import root_of, within
+from holdfast.primitives.locks.record import LOCK_WAITS, root_of, within
+from holdfast.primitives.locks.turns import Suspect
+from holdfast.testing.clock import ManualClock
+
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -58,3 +66,61 @@ def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyP
     assert hf.locks.try_acquire("n", by="three", mode="shared") is None
     first.release()
     assert hf.locks.try_acquire("n", by="three", mode="shared") is not None
+
+
+# --- a verdict that was reached before the step that acts by it ---
+
+
+def reaped(hf: Holdfast, suspect: Suspect) -> int:
+    return len(hf.locks._room.transact(lambda turns: turns.reap([suspect])))
+
+
+def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> None:
+    grant = hf.locks.acquire("n", by="job")
+    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    for liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
+        assert reaped(hf, Suspect(hold.id, hold.names, hold.process, liveness)) == 0
+    grant.check()
+    assert reaped(hf, Suspect(hold.id, hold.names, hold.process, Liveness.DEAD)) == 1
+
+
+def test_the_death_of_one_process_takes_nothing_from_another(hf: Holdfast) -> None:
+    """A grant may have been passed on since the one that had it was seen dead."""
+    grant = hf.locks.acquire("n", by="job")
+    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    assert hold.process is not None
+    earlier = replace(hold.process, start_ticks=hold.process.start_ticks - 1)
+    assert reaped(hf, Suspect(hold.id, hold.names, earlier, Liveness.DEAD)) == 0
+    grant.check()
+
+
+def test_a_waiter_that_lives_keeps_its_place(hf: Holdfast) -> None:
+    grant, waits, got = hf.locks.acquire("n", by="job"), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        hf.locks.release(hf.locks.acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()))
+        got.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert waits.wait(PATIENCE_S)
+    [row] = hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+    request = row.record
+    assert reaped(hf, Suspect(request.id, request.names, request.process, Liveness.ALIVE)) == 0
+    assert len(hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])) == 1
+    grant.release()
+    assert got.wait(PATIENCE_S)
+    waiter.join(PATIENCE_S)
+
+
+def test_a_renewal_without_a_time_goes_on_with_the_one_that_was_asked_for() -> None:
+    clock = ManualClock()
+    with holdfast.connect("memory:", clock=clock) as hf:
+        token = hf.locks.acquire("n", by="job", ttl_s=5).token
+        clock.advance(4)
+        assert hf.locks.renew_token(token).ttl_s == 5
+        clock.advance(5)
+        hf.check_token("n", token)
+        clock.advance(1)
+        with pytest.raises(Fenced):
+            hf.check_token("n", token)
