@@ -464,12 +464,6 @@ MUTANTS = [
     ),
     Mutant("a release frees what was touched too", _LOCKS, "if freed < len(grant.taken):", "if False:"),
     Mutant(
-        "a second release frees nothing",
-        _LOCKS,
-        'if grant.gone == "released" or grant.pid != os.getpid():',
-        "if grant.pid != os.getpid():",
-    ),
-    Mutant(
         "a forked child releases nothing of its parent",
         _LOCKS,
         'if grant.gone == "released" or grant.pid != os.getpid():',

@@ -13,6 +13,7 @@ from holdfast.kernel.holder import Liveness
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCK_WAITS, root_of, within
 from holdfast.primitives.locks.turns import Suspect
+from holdfast.primitives.locks.waiting import Watch, of_hold
 from holdfast.testing.clock import ManualClock
 
 PATIENCE_S = 30.0
@@ -124,3 +125,28 @@ def test_a_renewal_without_a_time_goes_on_with_the_one_that_was_asked_for() -> N
         clock.advance(1)
         with pytest.raises(Fenced):
             hf.check_token("n", token)
+
+
+# --- what a process does with what it has in hand ---
+
+
+def test_a_copy_of_a_grant_in_another_process_releases_nothing(hf: Holdfast) -> None:
+    """As a forked child has one, which is not its own."""
+    grant = hf.locks.acquire("n", by="job")
+    grant.pid += 1
+    assert not hf.locks.release(grant)
+    assert [hold.by for hold in hf.locks.status("n").holds] == ["job"]
+    grant.pid -= 1
+    assert hf.locks.release(grant)
+
+
+def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
+    with holdfast.connect("memory:", clock=ManualClock()) as hf:
+        hf.locks.acquire("n", by="job", ttl_s=5)
+        hf.locks.acquire("m", by="job")
+        timed, lasting = (hf.locks._room.read(lambda table, name=name: table.lock(name).holds[0]) for name in "nm")
+        with Watch([of_hold(timed)], hf.processes, hf.store) as watch:
+            assert watch.suspects() == []
+            assert 5 < (watch.next_look_s() or 0) < 5.01
+        with Watch([of_hold(lasting)], hf.processes, hf.store) as watch:
+            assert watch.next_look_s() is None, "that one's death is told by its descriptor"
