@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import Fenced
+from holdfast.kernel.errors import Fenced, InvalidValue
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCK_WAITS, root_of, within
 from holdfast.primitives.locks.turns import Suspect
@@ -58,6 +59,12 @@ def test_a_part_has_what_its_job_holds_and_another_part_has_not(hf: Holdfast) ->
 def test_a_job_whose_name_begins_like_that_of_another_is_another(hf: Holdfast) -> None:
     hf.locks.acquire("n", by="job")
     assert hf.locks.try_acquire("n", by="job-2") is None
+
+
+def test_a_time_to_live_has_a_bound(hf: Holdfast) -> None:
+    assert hf.locks.acquire("n", by="job", ttl_s=LOCK_TTL_MAX_S).ttl_s == LOCK_TTL_MAX_S
+    with pytest.raises(InvalidValue):
+        hf.locks.acquire("m", by="job", ttl_s=LOCK_TTL_MAX_S + 1)
 
 
 def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
