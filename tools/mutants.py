@@ -62,7 +62,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     _JOURNAL: ("tests/unit/test_journal.py",),
     _HOLDS: ("tests/unit/test_holds.py",),
     _RENEWING: ("tests/unit/test_holds.py", "tests/hazards/test_hold_death.py"),
-    _KEEPER: ("tests/unit/test_locks_leases.py", "tests/unit/test_locks_told.py", "tests/unit/test_holds.py"),
+    _KEEPER: (
+        "tests/unit/test_lock_rules.py",
+        "tests/unit/test_locks_leases.py",
+        "tests/unit/test_locks_told.py",
+        "tests/unit/test_holds.py",
+    ),
     _LINE: ("tests/unit/test_queue.py", "tests/model/test_queue_model.py"),
     _QUEUE: ("tests/unit/test_queue.py",),
     _REQUEST: ("tests/unit/test_queue.py", "tests/model/test_queue_model.py"),

@@ -1,20 +1,25 @@
-"""Rules of the lock table by themselves: whose a name is, who is a part of whom, and how many may share."""
+"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict is of, what comes back."""
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import LOCK_WAITS, root_of, within
+from holdfast.primitives.locks.lasting import TABLE_BEGUN, _enter
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Mode, root_of, within
 from holdfast.primitives.locks.turns import Suspect
 from holdfast.primitives.locks.waiting import Watch, of_hold
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 PATIENCE_S = 30.0
@@ -157,3 +162,34 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
             assert 5 < (watch.next_look_s() or 0) < 5.01
         with Watch([of_hold(lasting)], hf.processes, hf.store) as watch:
             assert watch.next_look_s() is None, "that one's death is told by its descriptor"
+
+
+def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
+    grant = hf.locks.acquire("n", by="job")
+    assert [hf.locks._keeper.discard(grant) for _ in range(2)] == [True, False]
+
+
+# --- grants that outlived a reboot ---
+
+
+def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> Hold:
+    """A grant of a minute that no process holds, begun so long before now."""
+    lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
+    return Hold(id=f"id-{number}", by=f"job-{number}", mode=mode, names=(name,), lease=lease, process=None, token=number)
+
+
+def entered(*holds: Hold) -> tuple[list[int], list[int]]:
+    """The tokens of those that come back, and of those that are over."""
+    with closing(MemoryStore(clock=ManualClock())) as store:
+        over = store.transact(lambda tx: _enter(tx, list(holds)), scope=[LOCKS, TABLE_BEGUN])
+        rows = store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
+    return sorted(hold.token for row in rows for hold in row.record.holds), sorted(hold.token for hold in over)
+
+
+def test_what_is_over_by_then_does_not_come_back() -> None:
+    assert entered(kept(1, "n", since_s=61), kept(2, "m", since_s=60)) == ([2], [1])
+
+
+def test_of_two_copies_that_cannot_both_be_true_the_newer_comes_back() -> None:
+    assert entered(kept(1, "n"), kept(2, "n"), kept(3, "m")) == ([2, 3], [1])
+    assert entered(kept(1, "n", mode=Mode.SHARED), kept(2, "n", mode=Mode.SHARED)) == ([1, 2], [])
