@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 BENCH := .bench-venv
 # More than there are cores: most tests wait for processes.
 JOBS ?= 3
+# Of a soak, on each store.
+MINUTES ?= 10
+SEED ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -42,6 +45,12 @@ bench: ## Measure against peers and write docs/benchmarks.md
 	bench/needs $(PYTHON) $(BENCH)
 	$(BENCH)/bin/python -m bench
 
+soak: setup ## Use everything while it is killed: MINUTES=10 on each store, SEED= to repeat one
+	$(BIN)/python -m tools.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+mutate: setup ## Break each rule of kernel and primitives, and write docs/mutation.md
+	$(BIN)/python -m tools.mutate
+
 docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/dashboard.py
@@ -50,4 +59,4 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick check format bench docs clean
+.PHONY: help setup run test test-quick check format bench soak mutate docs clean

@@ -33,6 +33,8 @@ PAGES = [
     "operations.md",
     "server.md",
 ]
+WITHOUT_SHELL = ["testing.md"]
+"""What they show on a terminal takes half an hour."""
 WITH_TMUX = {"agents.md", "gateway.md"}
 TIMEOUT_S = 60
 BEGUN, DONE = "in a second terminal", "the second terminal is done"
@@ -83,7 +85,7 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
         yield {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *WITHOUT_SHELL])
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
     # Padded, so that a traceback names the line of the page.
     program: list[str] = []

@@ -19,7 +19,7 @@ import psycopg
 
 # What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
 # back, as any open transaction does. What survives a power loss is not asked here.
-_SETTINGS = {
+SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
     "autovacuum": "off",
@@ -122,7 +122,7 @@ def running(**more: str) -> Iterator[Server]:
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    with serving(found, {**_SETTINGS, **more}) as server:
+    with serving(found, {**SETTINGS, **more}) as server:
         yield server
 
 

@@ -96,3 +96,8 @@ def test_a_holder_is_a_value_that_travels_as_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(HOLDER), type=Holder) == HOLDER
     with pytest.raises(AttributeError):
         HOLDER.pid = 1  # type: ignore[misc]
+
+
+def test_a_process_that_is_hidden_from_us_is_unknown() -> None:
+    hidden = Table(pids={42: Sighting(start_ticks=None, zombie=False)})
+    assert probe(HOLDER, hidden, embedded=True) is UNKNOWN

@@ -22,6 +22,7 @@ from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.holds import HOLDS, Hold, Holds, dropped, living, taken
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.renewing import Mine
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_locks import PATIENCE_S, STORES, Machine, lock_database, open_store
@@ -435,6 +436,33 @@ def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(world: Worl
     world.clock.advance(INSTANT_S)
     assert names(holds) == []
     assert holds.sweep() == 1
+
+
+def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(world: World, holds: Holds) -> None:
+    """From another machine its death cannot be seen: it would count there for as long as the taker lives."""
+    host_2 = Machine("host-2")
+    taker = world.process(7, host_2)
+    world.process(8, host_2)
+    worker = taker._processes.of(8, "worker")
+    taker.take("s", by="run", process=worker)
+    host_2.end(8)
+    world.clock.advance(HOLD_LEASE_S)
+    mine = Mine(HOLDS, "s", "run", worker)
+    assert taker._renewing.renew([mine]) == [mine]
+    world.clock.advance(INSTANT_S)
+    assert names(holds) == []
+
+
+def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(world: World, holds: Holds) -> None:
+    holds.take("s", by="run")
+    again = Holds(world.store, holds._journal, holds._processes)
+    again.take("s", by="run", ttl_s=5)
+    world.clock.advance(4)
+    mine = Mine(HOLDS, "s", "run", holds._processes.current())
+    assert holds._renewing.renew([mine]) == [mine]
+    world.clock.advance(1 + INSTANT_S)
+    assert names(holds) == []
+    again.close()
 
 
 def test_a_machine_sees_its_own_dead_and_not_those_of_another(world: World, holds: Holds) -> None:

@@ -102,3 +102,8 @@ def test_follow_yields_what_is_there_and_then_what_comes(store: MemoryStore, jou
 
 def test_follow_ends_with_its_time(journal: Journal) -> None:
     assert list(journal.follow(timeout_s=0.01)) == []
+
+
+def test_follow_repeats_nothing_after_a_wait(store: MemoryStore, journal: Journal) -> None:
+    tell(store, journal, "once")
+    assert subjects(journal.follow(timeout_s=0.01)) == ["once"]

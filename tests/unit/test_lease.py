@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Liveness
-from holdfast.kernel.lease import Lease, grant, reclaimable, renew
+from holdfast.kernel.lease import Lease, due, grant, reclaimable, renew
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
@@ -80,3 +80,17 @@ def test_an_impossible_time_to_live_is_refused(ttl_s: float) -> None:
 def test_a_lease_on_a_naive_clock_is_refused() -> None:
     with pytest.raises(InvalidValue, match="time zone"):
         grant(NOW.replace(tzinfo=None), TTL_S)
+
+
+def test_a_lease_without_a_time_to_live_that_is_given_one_ends_by_that() -> None:
+    given = renew(grant(NOW, 3600), NOW, 5, explicit=True)
+    assert (given.expires_at, given.explicit) == (NOW + timedelta(seconds=5), True)
+    # One that has a time already never ends earlier by another.
+    assert renew(grant(NOW, 3600, explicit=True), NOW, 5, explicit=True).expires_at == NOW + timedelta(seconds=3600)
+
+
+def test_a_renewal_is_due_when_a_fifth_of_the_lease_has_passed() -> None:
+    lease = grant(NOW, 100)
+    assert not due(lease, NOW, 100)
+    assert not due(lease, NOW + timedelta(seconds=20), 100)
+    assert due(lease, NOW + timedelta(seconds=20) + TICK, 100)

@@ -67,6 +67,23 @@ def test_a_grant_passes_on_at_the_instant_after_its_time_and_not_before(timed: W
     assert timed.holders("a") == ["other"]
 
 
+def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever did not wait was refused for the sake of a grant that was not in force: it found nothing left to reap."""
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(6)
+    look = waiting.Watch.suspects
+
+    def look_and_leave(watch: waiting.Watch) -> Any:
+        found = look(watch)
+        grant.release()
+        return found
+
+    monkeypatch.setattr(waiting.Watch, "suspects", look_and_leave)
+    assert timed.locks.try_acquire("a", by="other") is not None
+
+
 def test_whoever_waits_gets_it_when_its_time_is_over(timed: World) -> None:
     timed.locks.acquire("a", by="job", ttl_s=5)
     waiting = [timed.line_up("a", by=by) for by in ("next", "last")]

@@ -51,6 +51,40 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(sleeper: "subprocess.
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
 
 
+_HEADLESS = """
+import ctypes, platform, sys, threading
+def last():
+    sys.stdin.read()
+    ctypes.CDLL(None)._exit(0)
+threading.Thread(target=last).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+"""
+
+
+def test_a_process_lives_on_without_its_first_thread() -> None:
+    """The kernel shows the first thread's end as the process's, though the others have its files and its locks."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", _HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    processes = Procfs()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        holder = processes.of(process.pid)
+        stat = Path(f"/proc/{process.pid}/stat")
+        while b") Z " not in stat.read_bytes():
+            continue
+        assert probe(holder, processes, embedded=True) is Liveness.ALIVE
+        death = processes.death(holder)
+        assert death is not None
+        process.send_signal(signal.SIGKILL)
+        assert readable([death], 30) == {death}
+        os.close(death)
+        assert probe(holder, processes, embedded=True) is Liveness.DEAD
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> None:
     processes = Procfs()
     earlier = replace(processes.of(sleeper.pid), start_ticks=processes.of(sleeper.pid).start_ticks - 1)

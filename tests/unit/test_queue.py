@@ -11,7 +11,8 @@ from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request, RequestState
-from holdfast.primitives.queue.record import KEYS, REQUESTS, Receipt
+from holdfast.primitives.queue.line import express_topic_of, topic_of
+from holdfast.primitives.queue.record import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -268,3 +269,34 @@ def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:
     assert isinstance(claimed, Request) and claimed.request_id == second.request_id
     assert damaged == 1
     made.store.close()
+
+
+def test_every_change_wakes_who_waits_for_the_queue(made: Made) -> None:
+    """Not by the look that a sleeper takes now and then anyway: by a notice."""
+    with made.store.listen([topic_of("gpu")]) as ears:
+        made.accept("1")
+        assert ears.wait(1.0).notified
+        request, token = made.claim()
+        assert ears.wait(1.0).notified
+        made.queue.complete(request.request_id, token, {})
+        assert ears.wait(1.0).notified
+
+
+def test_only_an_express_change_wakes_who_waits_for_those(made: Made) -> None:
+    with made.store.listen([express_topic_of("gpu")]) as ears:
+        made.accept("1")
+        assert not ears.wait(0).notified
+        made.accept("2", express=True)
+        assert ears.wait(1.0).notified
+
+
+def test_what_is_meant_for_this_epoch_is_not_stale(made: Made) -> None:
+    drafts = [Draft(kind="k", payload={})]
+    for epoch in (1, 2, 3):
+        made.queue.accept(drafts, epoch=epoch)
+    stale = made.queue.change(lambda _, line: [request.epoch for request in line.stale(2)])
+    assert stale == [1]
+
+
+def test_what_has_ended_becomes_nothing_else() -> None:
+    assert [TRANSITIONS[state] for state in ENDED] == [frozenset(), frozenset()]

@@ -49,7 +49,10 @@ class Procfs:
             # A /proc mounted with hidepid shows nothing of others' processes.
             return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
         fields = stat.rpartition(b")")[2].split()
-        return Sighting(start_ticks=int(fields[19]), zombie=fields[0] in _ZOMBIE_STATES)
+        # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
+        # files and locks until the last of them is gone.
+        ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
+        return Sighting(start_ticks=int(fields[19]), zombie=ended)
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)

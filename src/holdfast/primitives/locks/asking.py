@@ -154,14 +154,20 @@ class Asking:
             self._on_wait(ahead)
 
     def _without_waiting(self) -> Given | Over:
+        doubted: Sequence[Ahead] = ()
         while True:
             answer = self._transact(self._try)
             if isinstance(answer, Doubt):
                 self._make_sure(answer)
             elif not isinstance(answer, Waiting):
                 return answer
-            elif not self._reap_of(answer.ahead):
+            elif not (suspects := self._suspects(answer.ahead)):
                 return Over(TIMED_OUT, answer.ahead)
+            elif not self._reap(suspects)[0] and answer.ahead == doubted:
+                # They stand by the store's clock. Once is no proof: one that was over may have left by itself meanwhile.
+                return Over(TIMED_OUT, answer.ahead)
+            else:
+                doubted = answer.ahead
 
     def _ask(self, turns: Turns) -> Answer:
         """Ask, and wait in line if it is not its turn."""
@@ -215,9 +221,12 @@ class Asking:
 
     def _reap_of(self, ahead: Sequence[Ahead]) -> bool:
         """Reap those that are gone; False when none is."""
-        with Watch(ahead, self._room.processes, self._room.store) as watch:
-            suspects = watch.suspects()
+        suspects = self._suspects(ahead)
         return bool(suspects and self._reap(suspects)[0])
+
+    def _suspects(self, ahead: Sequence[Ahead]) -> list[Suspect]:
+        with Watch(ahead, self._room.processes, self._room.store) as watch:
+            return watch.suspects()
 
     def _pass_on(self, turns: Turns) -> Given | Over:
         """What was waited for on behalf of another becomes that one's."""

@@ -1,0 +1,195 @@
+"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict is of, what comes back."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.kernel import lease as leases
+from holdfast.kernel.errors import Fenced, InvalidValue
+from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import LOCK_TTL_MAX_S
+from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.lasting import TABLE_BEGUN, _enter
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Mode, root_of, within
+from holdfast.primitives.locks.turns import Suspect
+from holdfast.primitives.locks.waiting import Watch, of_hold
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import ManualClock
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def hf() -> Iterator[Holdfast]:
+    with holdfast.connect("memory:") as connected:
+        yield connected
+
+
+@pytest.mark.parametrize(
+    ("by", "job", "is_within"),
+    [
+        ("a", "a", True),
+        ("a/b", "a", True),
+        ("a/b/c", "a/b", True),
+        ("a", "a/b", False),
+        ("a/c", "a/b", False),
+        ("ab", "a", False),
+        ("a/bc", "a/b", False),
+        ("b/a", "a", False),
+    ],
+)
+def test_a_part_is_of_its_job_and_of_no_other(by: str, job: str, is_within: bool) -> None:
+    assert within(by, job) is is_within
+
+
+@pytest.mark.parametrize(("by", "root"), [("a", "a"), ("a/b", "a"), ("a/b/c", "a"), ("/a", "/a"), ("/a/b", "/a")])
+def test_a_part_of_a_part_is_of_the_first_job(by: str, root: str) -> None:
+    assert root_of(by) == root
+
+
+def test_a_part_has_what_its_job_holds_and_another_part_has_not(hf: Holdfast) -> None:
+    hf.locks.acquire("n", by="job")
+    assert hf.locks.acquire("n", by="job/one", timeout_s=0).reentered
+    hf.locks.acquire("m", by="job/one")
+    assert hf.locks.try_acquire("m", by="job/two") is None
+    assert hf.locks.try_acquire("m", by="job") is None
+
+
+def test_a_job_whose_name_begins_like_that_of_another_is_another(hf: Holdfast) -> None:
+    hf.locks.acquire("n", by="job")
+    assert hf.locks.try_acquire("n", by="job-2") is None
+
+
+def test_a_time_to_live_has_a_bound(hf: Holdfast) -> None:
+    assert hf.locks.acquire("n", by="job", ttl_s=LOCK_TTL_MAX_S).ttl_s == LOCK_TTL_MAX_S
+    with pytest.raises(InvalidValue):
+        hf.locks.acquire("m", by="job", ttl_s=LOCK_TTL_MAX_S + 1)
+
+
+def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LOCK_SHARERS_MAX", 2)
+    first = hf.locks.acquire("n", by="one", mode="shared")
+    hf.locks.acquire("n", by="two", mode="shared")
+    assert hf.locks.try_acquire("n", by="three", mode="shared") is None
+    first.release()
+    assert hf.locks.try_acquire("n", by="three", mode="shared") is not None
+
+
+# --- a verdict that was reached before the step that acts by it ---
+
+
+def reaped(hf: Holdfast, suspect: Suspect) -> int:
+    return len(hf.locks._room.transact(lambda turns: turns.reap([suspect])))
+
+
+def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> None:
+    grant = hf.locks.acquire("n", by="job")
+    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    for liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
+        assert reaped(hf, Suspect(hold.id, hold.names, hold.process, liveness)) == 0
+    grant.check()
+    assert reaped(hf, Suspect(hold.id, hold.names, hold.process, Liveness.DEAD)) == 1
+
+
+def test_the_death_of_one_process_takes_nothing_from_another(hf: Holdfast) -> None:
+    """A grant may have been passed on since the one that had it was seen dead."""
+    grant = hf.locks.acquire("n", by="job")
+    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    assert hold.process is not None
+    earlier = replace(hold.process, start_ticks=hold.process.start_ticks - 1)
+    assert reaped(hf, Suspect(hold.id, hold.names, earlier, Liveness.DEAD)) == 0
+    grant.check()
+
+
+def test_a_waiter_that_lives_keeps_its_place(hf: Holdfast) -> None:
+    grant, waits, got = hf.locks.acquire("n", by="job"), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        hf.locks.release(hf.locks.acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()))
+        got.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert waits.wait(PATIENCE_S)
+    [row] = hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+    request = row.record
+    assert reaped(hf, Suspect(request.id, request.names, request.process, Liveness.ALIVE)) == 0
+    assert len(hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])) == 1
+    grant.release()
+    assert got.wait(PATIENCE_S)
+    waiter.join(PATIENCE_S)
+
+
+def test_a_renewal_without_a_time_goes_on_with_the_one_that_was_asked_for() -> None:
+    clock = ManualClock()
+    with holdfast.connect("memory:", clock=clock) as hf:
+        token = hf.locks.acquire("n", by="job", ttl_s=5).token
+        clock.advance(4)
+        assert hf.locks.renew_token(token).ttl_s == 5
+        clock.advance(5)
+        hf.check_token("n", token)
+        clock.advance(1)
+        with pytest.raises(Fenced):
+            hf.check_token("n", token)
+
+
+# --- what a process does with what it has in hand ---
+
+
+def test_a_copy_of_a_grant_in_another_process_releases_nothing(hf: Holdfast) -> None:
+    """As a forked child has one, which is not its own."""
+    grant = hf.locks.acquire("n", by="job")
+    grant.pid += 1
+    assert not hf.locks.release(grant)
+    assert [hold.by for hold in hf.locks.status("n").holds] == ["job"]
+    grant.pid -= 1
+    assert hf.locks.release(grant)
+
+
+def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
+    with holdfast.connect("memory:", clock=ManualClock()) as hf:
+        hf.locks.acquire("n", by="job", ttl_s=5)
+        hf.locks.acquire("m", by="job")
+        timed, lasting = (hf.locks._room.read(lambda table, name=name: table.lock(name).holds[0]) for name in "nm")
+        with Watch([of_hold(timed)], hf.processes, hf.store) as watch:
+            assert watch.suspects() == []
+            assert 5 < (watch.next_look_s() or 0) < 5.01
+        with Watch([of_hold(lasting)], hf.processes, hf.store) as watch:
+            assert watch.next_look_s() is None, "that one's death is told by its descriptor"
+
+
+def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
+    grant = hf.locks.acquire("n", by="job")
+    assert [hf.locks._keeper.discard(grant) for _ in range(2)] == [True, False]
+
+
+# --- grants that outlived a reboot ---
+
+
+def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> Hold:
+    """A grant of a minute that no process holds, begun so long before now."""
+    lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
+    return Hold(id=f"id-{number}", by=f"job-{number}", mode=mode, names=(name,), lease=lease, process=None, token=number)
+
+
+def entered(*holds: Hold) -> tuple[list[int], list[int]]:
+    """The tokens of those that come back, and of those that are over."""
+    with closing(MemoryStore(clock=ManualClock())) as store:
+        over = store.transact(lambda tx: _enter(tx, list(holds)), scope=[LOCKS, TABLE_BEGUN])
+        rows = store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
+    return sorted(hold.token for row in rows for hold in row.record.holds), sorted(hold.token for hold in over)
+
+
+def test_what_is_over_by_then_does_not_come_back() -> None:
+    assert entered(kept(1, "n", since_s=61), kept(2, "m", since_s=60)) == ([2], [1])
+
+
+def test_of_two_copies_that_cannot_both_be_true_the_newer_comes_back() -> None:
+    assert entered(kept(1, "n"), kept(2, "n"), kept(3, "m")) == ([2, 3], [1])
+    assert entered(kept(1, "n", mode=Mode.SHARED), kept(2, "n", mode=Mode.SHARED)) == ([1, 2], [])

@@ -1,0 +1,46 @@
+"""`make soak`: the command line of the soak."""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.soak.supervisor import Outcome, Plan, Supervisor
+
+
+def soaked(plan: Plan) -> Outcome:
+    """Run one soak in a folder of its own, which is kept when something was wrong."""
+    folder = Path(tempfile.mkdtemp(prefix=f"holdfast-soak-{plan.store}-"))
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    outcome = Supervisor(plan, folder).run()
+    if outcome.violations:
+        print(f"what it left is in {folder}", flush=True)
+    else:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.soak")
+    parser.add_argument("--minutes", type=float, default=10.0, help="on each store")
+    parser.add_argument("--seed", type=int, default=None, help="of what is killed when; drawn and told unless given")
+    parser.add_argument("--store", choices=["sqlite", "postgres"], action="append", help="both unless told")
+    parser.add_argument("--pause", type=float, default=0.2, help="seconds between two blows, on average")
+    parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
+    chosen = parser.parse_args(arguments)
+    seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
+    failed = False
+    for store in chosen.store or ["sqlite", "postgres"]:
+        outcome = soaked(Plan(store, chosen.minutes * 60, seed, chosen.pause, chosen.share))
+        print(outcome, flush=True)
+        failed = failed or bool(outcome.violations)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

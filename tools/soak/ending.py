@@ -1,0 +1,156 @@
+"""What must be true when nothing moves any more: nothing lost or done twice, nothing left, and the journal tells it all."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import holdfast
+from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.app import Holdfast
+from holdfast.domains.agents.record import AGENTS
+from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.store import Entry
+from holdfast.primitives.holds import HOLDS
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+from tests.hazards.network_invariants import replayed, stored
+from tools.soak import lock_parts, network_parts
+from tools.soak.child import told
+from tools.soak.gateway_parts import AGENT
+
+_PATIENCE_S = 60.0
+
+
+def look(url: str, folder: Path) -> Iterator[str]:
+    """Everything that is wrong with what a soak left behind."""
+    with closing(holdfast.connect(url)) as hf:
+        hf.holds.sweep()
+        hf.network.sweep()
+        hf.workflows.sweep()
+        yield from _locks(hf)
+        entries = [entry for batch in hf.log.since() for entry in batch.entries]
+        yield from _jobs(hf, folder, entries)
+        yield from _counts(hf, entries)
+        yield from _agents(hf, folder, entries)
+        yield from _network(hf, entries)
+        yield from _workflows(hf)
+        yield from _followers(hf, folder, entries)
+    yield from _leases(folder)
+    yield from _gateway(folder)
+
+
+def _locks(hf: Holdfast) -> Iterator[str]:
+    """Whoever comes gets everything, and then there is nothing."""
+    names = [*lock_parts.NAMES, *(f"leased-{number}" for number in range(3))]
+    hf.locks.release(hf.locks.acquire(names, by="end", timeout_s=_PATIENCE_S))
+    if not hf.network.acquire_all_router_locks_atomic(network_parts.ROUTERS, "end", timeout=_PATIENCE_S):
+        yield "the routers cannot be had"
+    hf.network.release_all_router_locks(network_parts.ROUTERS, "end")
+    hf.locks.clear_unread()
+    rows = hf.store.read(lambda tx: [*tx.range(LOCKS), *tx.range(LOCK_WAITS)], scope=[LOCKS, LOCK_WAITS])
+    for row in rows:
+        yield f"left in the lock table: {row.key}: {row.record}"
+
+
+def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
+    rows = hf.store.read(lambda tx: {row.key: row.record for row in tx.range(JOBS)}, scope=[JOBS])
+    for one in told(folder, "registered"):
+        job = rows.get(str(one["job"]))
+        if job is None:
+            yield f"a registered job is lost: {one['job']}"
+        elif job.status.value != "completed":
+            yield f"a job is left {job.status.value}: {one['job']}"
+    for done, times in Counter(str(one["job"]) for one in told(folder, "done")).items():
+        if times > 1:
+            yield f"{done} was completed {times} times"
+    last = {entry.subject: entry.data.get("to", "pending") for entry in entries if entry.kind.startswith("job.")}
+    for key, job in rows.items():
+        if last.get(key) != job.status.value:
+            yield f"the journal says that job {key} is {last.get(key)}, and its record {job.status.value}"
+
+
+def _counts(hf: Holdfast, entries: list[Entry]) -> Iterator[str]:
+    """The holds of the dead are swept, and the living have dropped theirs."""
+    rows = hf.store.read(lambda tx: {row.key: {hold.by for hold in row.record.holds} for row in tx.range(HOLDS)}, scope=[HOLDS])
+    if rows:
+        yield f"holds of nobody are left: {rows}"
+    replay: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry.kind.startswith("hold."):
+            holders = replay.setdefault(entry.subject, set())
+            (holders.add if entry.kind == "hold.taken" else holders.discard)(entry.data["by"])
+    if any(replay.values()):
+        yield f"the journal tells of holds that are not there: {replay}"
+
+
+def _agents(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
+    rows = hf.store.read(lambda tx: {row.key: row.record for row in tx.range(AGENTS)}, scope=[AGENTS])
+    last: dict[str, str | None] = {}
+    for entry in entries:
+        if entry.kind == "agent.published":
+            last[entry.subject] = entry.data["generation_id"]
+        elif entry.kind in ("agent.removed", "agent.cleaned"):
+            last[entry.subject] = None
+    shown = {key: record.generation_id for key, record in rows.items()}
+    if shown != {key: generation for key, generation in last.items() if generation is not None}:
+        yield f"the journal tells of other agents than there are: {last}, {shown}"
+    tokens = Counter(int(str(one["token"])) for one in told(folder, "published"))
+    if repeated := [token for token, times in tokens.items() if times > 1]:
+        yield f"tokens were given to two generations: {repeated}"
+
+
+def _network(hf: Holdfast, entries: list[Entry]) -> Iterator[str]:
+    state = stored(hf)
+    if replayed(entries) != state:
+        yield f"the journal tells of another network than there is: {replayed(entries)}, {state}"
+    if state[1] or state[2]:
+        yield f"leases of nobody are left: {state[1]} {state[2]}"
+
+
+def _workflows(hf: Holdfast) -> Iterator[str]:
+    status = hf.workflows.swap_status()
+    if status.marker is not None or status.workflows:
+        yield f"work of nobody is left: {status}"
+
+
+def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
+    """Each saw everything up to its cursor, and once. What the journal dropped, being bounded, is not asked."""
+    there = {entry.revision for entry in entries}
+    for path in sorted(folder.glob("followed-*")):
+        lines = told(folder, path.name)
+        seen = [revision for line in lines for revision in line["revisions"]]  # type: ignore[attr-defined]
+        if len(set(seen)) != len(seen):
+            yield f"{path.name} saw entries twice"
+        to_come = (
+            {entry.revision for batch in hf.log.since(str(lines[-1]["cursor"])) for entry in batch.entries} if lines else there
+        )
+        if missed := sorted(there - to_come - set(seen)):
+            yield f"{path.name} missed {len(missed)} entries: {missed[:5]}"
+        if invented := sorted(revision for revision in set(seen) - there if revision > min(there)):
+            yield f"{path.name} saw entries that are not there: {invented[:5]}"
+
+
+def _leases(folder: Path) -> Iterator[str]:
+    tokens = Counter((one["name"], one["token"]) for one in told(folder, "leased"))
+    if repeated := [one for one, times in tokens.items() if times > 1]:
+        yield f"tokens were given twice: {repeated}"
+
+
+def _gateway(folder: Path) -> Iterator[str]:
+    """What was accepted is there and ends; nothing was delivered twice."""
+    client = GatewayClient(AGENT, root=folder / "gateways" / "default" / AGENT)
+    accepted = {str(one["request"]): one["prompt"] for one in told(folder, "accepted")}
+    for request_id in list(accepted)[-3:]:
+        client.request(request_id, wait_s=_PATIENCE_S)
+    requests = {one["request_id"]: one for one in client.requests(limit=10_000)}
+    if lost := set(accepted) - set(requests):
+        yield f"accepted requests are lost: {sorted(lost)[:5]}"
+    path = folder / "asked"
+    asked = path.read_text().splitlines() if path.exists() else []
+    if twice := [text for text, times in Counter(asked).items() if times > 1]:
+        yield f"requests were delivered twice: {twice[:5]}"
+    for one in requests.values():
+        if one["state"] == "completed" and one["payload"]["prompt"] not in asked:
+            yield f"a request is completed that nobody was asked for: {one['request_id']}"
+        if one["state"] not in ("completed", "failed"):
+            yield f"a request did not end: {one['request_id']} is {one['state']}"
