@@ -181,7 +181,7 @@ class Fifos:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             if error.errno == errno.ENOENT and path.parent != self._folder:
-                # It has left the topic since that was listed, and may live on under its address: its FIFO is not ours to remove.
+                # It has left the topic since that was listed, and may live on by its address: its FIFO is not ours to remove.
                 with contextlib.suppress(OSError):
                     os.rmdir(path.parent)
             if error.errno != errno.ENXIO:
