@@ -179,6 +179,9 @@ class Raw:
 
     def ask(self, number: int, method: str, **params: Any) -> Any:
         self.say(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+        return self.hear(number)
+
+    def hear(self, number: int | str) -> Any:
         assert self.process.stdout is not None
         answer = json.loads(self.process.stdout.readline())
         assert answer["id"] == number
@@ -197,6 +200,11 @@ def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_p
     raw.say("no json")
     raw.say("")
     raw.say('{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "' + "x" * MCP_LINE_BYTES_MAX + '"}')
+    assert "bytes" in raw.hear(7)["structuredContent"]["error"]["message"]
+    raw.say(
+        r'{"method":"tools/call","params": {"name": "acquire", "arguments": {"names": ["\ud800"]}}, "jsonrpc": "2.0", "id": "8"}'
+    )
+    assert "JSON" in raw.hear("8")["structuredContent"]["error"]["message"]
     raw.say("[" * 100_000)
     done = raw.ask(2, "tools/call", name="acquire", arguments={"names": ["x"]})
     assert done["structuredContent"] == json.loads(done["content"][0]["text"])
