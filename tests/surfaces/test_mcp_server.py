@@ -202,7 +202,7 @@ def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_p
     raw.say('{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "' + "x" * MCP_LINE_BYTES_MAX + '"}')
     assert "bytes" in raw.hear(7)["structuredContent"]["error"]["message"]
     raw.say(
-        r'{"method":"tools/call","params": {"name": "acquire", "arguments": {"names": ["\ud800"]}}, "jsonrpc": "2.0", "id": "8"}'
+        r'{"method":"tools/call","params":{"name":"acquire","arguments":{"names": ["\ud800"]}}, "jsonrpc": "2.0", "id": "8"}'
     )
     assert "JSON" in raw.hear("8")["structuredContent"]["error"]["message"]
     raw.say("[" * 100_000)
