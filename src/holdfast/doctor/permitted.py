@@ -14,8 +14,7 @@ from holdfast.places import gateway_root
 _LOOKED_AT_MAX = 2000
 _TOLD_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
-_BESIDE = frozenset({"gateways", "agents", "signals", "server", "job-logs"})
-"""What else lies in a folder of Holdfast's."""
+_BEGINNING = b"SQLite format 3\0"
 
 
 def permissions(settings: Settings) -> list[Finding]:
@@ -69,25 +68,26 @@ def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
             yield path, True
             yield from ((one, False) for one in _below(path / ".holdfast"))
         else:
-            yield path.parent, not _is_ours(path)
+            # What lies in it is closed by itself. Whoever may write there could put another file in its place.
+            yield path.parent, True
             yield from ((one, False) for one in _beside(path))
     yield from ((one, False) for one in _below(gateway_root(settings, "x").parent))
     if key := os.environ.get("MQTT_KEYFILE"):
         yield Path(key), False
 
 
-def _is_ours(path: Path) -> bool:
-    """Is there nothing in the store's folder but the store, and what lies beside one? Then it was made for it."""
+def _is_database(path: Path) -> bool:
+    """A path that was mistyped may lead to any file, which must not be closed on our word."""
     try:
-        names = os.listdir(path.parent)
+        with open(path, "rb") as file:
+            return file.read(len(_BEGINNING)) in (b"", _BEGINNING)
     except OSError:
-        return False
-    return bool(names) and all(name.startswith(path.name) or name in _BESIDE for name in names)
+        return True
 
 
 def _beside(path: Path) -> Iterable[Path]:
-    """The store's own file, and all whose names begin with its."""
-    if not path.is_file():
+    """The store's own file, and all whose names begin with its; nothing of a file that is no store."""
+    if not path.is_file() or not _is_database(path):
         return
     for one in sorted(path.parent.glob(f"{_escaped(path.name)}*")):
         yield one
