@@ -530,7 +530,7 @@ def _until_state(gateway: GatewayProcess, depth: int) -> None:
 
 def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
     clinic.used()
-    note = clinic.folder / "store.sqlite-server" / "default" / "current-instance.json"
+    note = clinic.folder / "store.sqlite-server" / "default" / "instance-1.json"
     note.parent.mkdir(parents=True, mode=0o700)
     note.parent.parent.chmod(0o700)
 

@@ -146,16 +146,21 @@ def _pid_of(hf: Holdfast, agent: str) -> int | None:
 
 
 def server(hf: Holdfast) -> Iterable[Finding]:
-    """Whether a server that says it runs for this store does, and answers."""
-    instance = ServerFolder(server_root(hf.settings)).instance()
-    if instance is None:
+    """Whether the servers that say they run for this store do, and answer. One that was killed is told where no other runs."""
+    instances = ServerFolder(server_root(hf.settings)).instances()
+    if not instances:
         return [ok("server", "none runs for this store")]
-    if probe(instance.process, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
-        return [warn("server", f"it was killed (process {instance.process.pid})", "start it again: holdfast serve")]
+    alive = [one for one in instances if probe(one.process, hf.processes, embedded=hf.store.embedded) is not Liveness.DEAD]
+    if not alive:
+        return [warn("server", f"it was killed (process {instances[0].process.pid})", "start it again: holdfast serve")]
+    return [_served(instance) for instance in alive]
+
+
+def _served(instance: ServerInstance) -> Finding:
     if _healthy(instance):
-        return [ok("server", f"it answers at {instance.host}:{instance.port}")]
+        return ok("server", f"it answers at {instance.host}:{instance.port}")
     says = f"it does not answer at {instance.host}:{instance.port} (process {instance.process.pid})"
-    return [fail("server", says, f"kill -CONT {instance.process.pid} if it is stopped, or start it again", "unavailable")]
+    return fail("server", says, f"kill -CONT {instance.process.pid} if it is stopped, or start it again", "unavailable")
 
 
 def _healthy(instance: ServerInstance) -> bool:
