@@ -84,7 +84,7 @@ def followers(hf: Holdfast) -> list[Finding]:
         found += _behind(
             hf, "the swap log", swaps, "see to it that swap_log.jsonl can be written; the next swap brings it up to date"
         )
-    return found or [ok("journal", "the audit log keeps up, and no event waits")]
+    return found or [ok("journal", "the audit log keeps up, and no event waits for a broker that was chosen")]
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:
