@@ -103,6 +103,13 @@ def test_a_tool_that_is_not_there_names_those_that_are(agent: Agent) -> None:
     assert "claim_job" in refused.value.message
 
 
+def test_an_agent_that_is_not_there_is_not_asked_again_and_again(agent: Agent) -> None:
+    for tool, more in (("send_request", {"prompt": "p"}), ("request_status", {"request_id": "r"})):
+        with pytest.raises(ToolError) as refused:
+            agent.call(tool, agent="nobody", **more)
+        assert (refused.value.code, "find_agents" in refused.value.next) == ("unavailable", True)
+
+
 def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
     job_id = agent.call("create_job", prompt="p", queue="elsewhere")["job"]["job_id"]
     with pytest.raises(ToolError) as refused:
