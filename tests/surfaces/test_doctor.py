@@ -1,5 +1,6 @@
 """The doctor, with each fault made for real: it finds it, says how to mend it, and changes nothing."""
 
+import grp
 import json
 import os
 import re
@@ -372,6 +373,15 @@ def test_a_folder_that_is_shared_with_a_group_on_purpose(clinic: Clinic) -> None
     found = clinic.look()
     assert {one.verdict for one in found} == {Verdict.WARN} and len(found) == 2
     assert exit_status(found) == 0
+
+
+def test_what_the_settings_share_with_a_group_is_as_it_should_be(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP", grp.getgrgid(os.getegid()).gr_name)
+    clinic.used()
+    assert clinic.folder.stat().st_mode & 0o7777 == 0o2775 and clinic.path.stat().st_mode & 0o777 == 0o660
+    assert clinic.look() == []
+    clinic.path.chmod(0o666)
+    assert "others may write" in clinic.only("permissions").says
 
 
 def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> None:

@@ -1,4 +1,5 @@
-"""Who else may read or write what is kept. Folders are made 0700 and files 0600; here is what became wider since."""
+"""Who else may read or write what is kept. Folders are made 0700 and files 0600, or 2775 and 0660 for a group that the settings
+name; here is what became wider since."""
 
 import os
 import shlex
@@ -6,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from holdfast.access import Access, access_for
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import store_path
 from holdfast.kernel.settings import Settings
@@ -14,15 +16,16 @@ from holdfast.places import gateway_root
 _LOOKED_AT_MAX = 2000
 _TOLD_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
-_BEGINNING = b"SQLite format 3\0"
+_MARKS = ("-gate", "-users")
+"""What lies beside a store that was ever used."""
 
 
 def permissions(settings: Settings) -> list[Finding]:
     """Everything of a store on this machine: its files, what lies beside them, gateways, keys."""
-    looked, found = 0, []
-    for path, given in _paths(settings):
+    looked, found, access = 0, [], access_for(settings.group)
+    for path, given in dict(_paths(settings)).items():
         looked += 1
-        if (finding := _judged(path, given)) is not None:
+        if (finding := _judged(path, given, access)) is not None:
             found.append(finding)
         if looked >= _LOOKED_AT_MAX:
             break
@@ -32,8 +35,9 @@ def permissions(settings: Settings) -> list[Finding]:
     return found or [ok("permissions", f"{looked} files and folders are closed to others")]
 
 
-def _judged(path: Path, given: bool) -> Finding | None:
-    """What is wrong with a path. One that the user chose may be seen by others, and not changed."""
+def _judged(path: Path, given: bool, access: Access) -> Finding | None:
+    """What is wrong with a path. One that the user chose may be seen by others, and not changed; what the settings share with a
+    group is as it should be."""
     try:
         there = os.lstat(path)
     except OSError:
@@ -42,11 +46,13 @@ def _judged(path: Path, given: bool) -> Finding | None:
     if stat.S_ISLNK(there.st_mode) or not mode & (_GROUP | _OTHERS) or (given and not mode & 0o022):
         return None
     is_folder = stat.S_ISDIR(there.st_mode)
+    if there.st_gid == access.gid and mode == (access.folder if is_folder else access.file):
+        return None
     if is_folder and mode & stat.S_ISVTX and given:
         # As of /tmp: others add names there and take none away.
         return None
     right = "700" if is_folder else "600"
-    says = f"{path} has mode {mode:04o}: {'others' if mode & _OTHERS else 'its group'} may {_may(mode)} it"
+    says = f"{path} has mode {mode:04o}: {_who(mode)} it"
     mend = f"chmod {right} {shlex.quote(str(path))}"
     if not mode & _OTHERS and (mode & stat.S_ISGID or not is_folder):
         # A laboratory may share its files with a group on purpose; then the folder hands its group on.
@@ -54,9 +60,14 @@ def _judged(path: Path, given: bool) -> Finding | None:
     return fail("permissions", says, mend, "refused")
 
 
-def _may(mode: int) -> str:
-    wide = mode | mode >> 3
-    return "write" if wide & 0o002 else "read" if wide & 0o004 else "enter"
+def _who(mode: int) -> str:
+    """Whoever may do most with it besides its owner, and what that is."""
+    for bit, may in ((0o002, "write"), (0o004, "read"), (0o001, "enter")):
+        if mode & bit:
+            return f"others may {may}"
+        if mode & bit << 3:
+            return f"its group may {may}"
+    return "its owner may use"
 
 
 def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
@@ -76,18 +87,15 @@ def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
         yield Path(key), False
 
 
-def _is_database(path: Path) -> bool:
-    """A path that was mistyped may lead to any file, which must not be closed on our word."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_BEGINNING)) in (b"", _BEGINNING)
-    except OSError:
-        return True
+def _is_store(path: Path) -> bool:
+    """A path that was mistyped may lead to any file, which must not be closed on our word. It is not opened to see: closing it
+    would end the locks that SQLite has on it in this process."""
+    return path.is_file() and any(path.with_name(path.name + mark).exists() for mark in _MARKS)
 
 
 def _beside(path: Path) -> Iterable[Path]:
     """The store's own file, and all whose names begin with its; nothing of a file that is no store."""
-    if not path.is_file() or not _is_database(path):
+    if not _is_store(path):
         return
     for one in sorted(path.parent.glob(f"{_escaped(path.name)}*")):
         yield one
