@@ -98,8 +98,8 @@ def _kick(status: LockStatus) -> Deed:
         subject=status.name,
         label="Kick",
         effect=f"{status.name} is taken away from {_names(status)} at once and passes to the next in line.{together} The old "
-        "token is refused from then on, but the process is not stopped: end it first if it must not go on. It is journalled with "
-        "your reason.",
+        "token is refused from then on, but the process is not stopped: end it first if it must not go on. It is journalled "
+        "with your reason.",
     )
 
 
