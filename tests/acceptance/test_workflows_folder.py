@@ -144,7 +144,7 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
 ) -> None:
     path = written(folder, entry("train", "llama", *mine))
     before = path.read_bytes()
-    monkeypatch.setattr(workflow_folder, "FlockGuard", lambda lock: FlockGuard(lock, timeout_s=0.2))
+    monkeypatch.setattr(workflow_folder, "FlockGuard", lambda lock, access: FlockGuard(lock, 0.2, access))
     with connected(folder) as hf, locked(folder / ".workflows.lock") as other:
         with pytest.raises(LockTimeout, match=r"another program has had \.workflows\.lock for 0\.2 s; nothing was changed"):
             hf.workflows.register("eval", "llama")
@@ -226,9 +226,11 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                 if not watched:
                     other.end()
 
-            def waits(watch: Watch, ears: Listener, left_s: float | None, other: Locker = other) -> None:
+            def waits(
+                watch: Watch, ears: Listener, left_s: float | None, stop_fd: int | None = None, other: Locker = other
+            ) -> bool:
                 threading.Thread(target=other.end).start()
-                asleep(watch, ears, left_s)
+                return asleep(watch, ears, left_s, stop_fd)
 
             monkeypatch.setattr(Watch, "wait", waits if watched else asleep)
             begun_s = time.monotonic()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.access import PRIVATE
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -42,7 +43,7 @@ def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(sto
 
 def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_for_dead(tmp_path: Path) -> None:
     """It has listed the topic's folder, and finds the link gone. The listener hears something else by now."""
-    fifos = Fifos(tmp_path / "wake", "default")
+    fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     listed = os.listdir
 
     def leaving(folder: str) -> list[str]:
@@ -62,7 +63,7 @@ def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_f
 
 
 def test_a_listener_whose_fifo_was_swept_away_gets_another(tmp_path: Path) -> None:
-    fifos = Fifos(tmp_path / "wake", "default")
+    fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     with fifos.listen(["topic"]) as ears:
         address = ears.address
     (tmp_path / "wake" / address[1:]).unlink()
@@ -91,7 +92,7 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wake = tmp_path / "wake"
-    fifos, notifier = Fifos(wake, "default"), Fifos(wake, "default")
+    fifos, notifier = Fifos(wake, "default", PRIVATE), Fifos(wake, "default", PRIVATE)
     ears = fifos.listen(["a"])
     listdir = os.listdir
 

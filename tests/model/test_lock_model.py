@@ -414,7 +414,9 @@ class LockMachine(RuleBasedStateMachine):
 
         freed, notified = self.transact(lambda turns: turns.free(names, by)[0])
         self.say(f"{by} lets go of {names}: {freed}")
-        held = {name for hold in self.oracle.holds if hold.by == by for name in hold.names}
+        # What its time is over for is let go of too, and no longer was the job's.
+        mine = [hold for hold in self.oracle.holds if hold.by == by and not self.oracle.over(hold, "alive", self.now_us)]
+        held = {name for hold in mine for name in hold.names}
         assert set(freed) == held & set(names)
         ids = [hold.id for hold in self.oracle.holds if hold.by == by]
         _, step = self.follow(lambda oracle: ("", oracle.release(ids, self.now_us, names=names)))

@@ -16,7 +16,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
 from holdfast.surfaces.http.connections import BoundedConnection
 from holdfast.surfaces.http.server.entering import COOKIE, Sessions
-from tests.adapters.tmux_server import until
+from tests.patience import until
 from tests.surfaces.server_http import TOKEN, Served, served
 
 pytestmark = pytest.mark.slow

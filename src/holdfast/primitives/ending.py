@@ -1,4 +1,4 @@
-"""The end of what is held, told by this process's own clock: a store that does not answer cannot say that a lease is over."""
+"""The end of what is held for a time, told by this process's own clock: a store that is away cannot say that it is over."""
 
 import math
 import threading

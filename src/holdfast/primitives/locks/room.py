@@ -51,10 +51,11 @@ class Room(NamedTuple):
         return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
 
     def ends_in_s(self, ttl_s: float | None, *, attended: bool) -> float:
-        """How long a grant lasts by itself. One whose holder is seen to live on this machine lasts as long as that does."""
+        """How long a grant lasts by itself, as far as this process can tell. One of a process has no end of its own: while
+        nobody took it, a lease that ran out, in an outage or while the process was stopped, is renewed as if nothing was."""
         if ttl_s is not None:
             return ttl_s
-        return math.inf if attended and self.store.embedded else self.terms.lease_s
+        return math.inf if attended else self.terms.lease_s
 
     def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the

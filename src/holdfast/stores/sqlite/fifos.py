@@ -180,7 +180,10 @@ class Fifos:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            # One that is gone says nothing of its listener: that may have left the topic, and live on under its address.
+            if error.errno == errno.ENOENT and path.parent != self._folder:
+                # It has left the topic since that was listed, and may live on under its address: its FIFO is not ours to remove.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path.parent)
             if error.errno != errno.ENXIO:
                 return None
         with contextlib.suppress(OSError):
