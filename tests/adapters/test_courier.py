@@ -10,13 +10,14 @@ import holdfast
 from holdfast.adapters import courier as courier_
 from holdfast.adapters.courier import Courier, Errand
 from holdfast.domains.jobs import Broker, telling
+from holdfast.domains.jobs.broker import HOST
 from holdfast.domains.jobs.reach import Reach
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 
 
 class Brokers:
-    """What stands for every broker; the one called `away` is not there."""
+    """What stands for every broker; the one called `away` is not there, nor is the local one."""
 
     def __init__(self) -> None:
         self.got: list[str] = []
@@ -24,7 +25,7 @@ class Brokers:
 
     def publisher(self, reach: Reach) -> "Brokers":
         self.asked.append(reach.host)
-        if reach.host == "away":
+        if reach.host in ("away", HOST):
             raise BrokerUnavailable("it is away", outcome="none")
         return self
 
@@ -88,6 +89,22 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(hf: holdfast.Holdfa
     errand.close(20)
     again: Any = errand._deliver({"a"})
     assert (again, len(said)) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "environment", "complaints"),
+    [(HOST, {}, 0), (HOST, {"MQTT_BROKER": HOST}, 1), (HOST, {"MQTT_PORT": "9"}, 1), ("away", {}, 1)],
+)
+def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
+    hf: holdfast.Holdfast, brokers: Brokers, host: str, environment: dict[str, str], complaints: int
+) -> None:
+    register(hf, "a", host)
+    hf.job_events.publish("a", "progress")
+    said: list[str] = []
+    errand = Errand(Courier(hf.job_events, environment), complain=said.append)
+    errand.wake("a")
+    errand.close(20)
+    assert (len(said), len(hf.job_events.unsent())) == (complaints, 1)
 
 
 def spoil(hf: holdfast.Holdfast, job_id: str) -> None:

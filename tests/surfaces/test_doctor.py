@@ -353,7 +353,7 @@ def test_wide_permissions(clinic: Clinic) -> None:
     token = clinic.folder / "gateways" / "default" / "gpu" / "token"
     token.parent.mkdir(parents=True)
     token.write_text("secret")
-    for path, mode in ((clinic.folder, 0o755), (clinic.path, 0o644), (token, 0o666), (token.parent, 0o700)):
+    for path, mode in ((clinic.folder, 0o777), (clinic.path, 0o644), (token, 0o666), (token.parent, 0o700)):
         path.chmod(mode)
     (clinic.folder / "gateways").chmod(0o700)
     (clinic.folder / "gateways" / "default").chmod(0o700)
@@ -386,13 +386,28 @@ def test_what_the_settings_share_with_a_group_is_as_it_should_be(clinic: Clinic,
 
 def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> None:
     clinic.used()
-    (clinic.folder / "notes.txt").touch()
     clinic.folder.chmod(0o755)
     assert clinic.look() == []
     clinic.folder.chmod(0o777)
     assert clinic.only("permissions").mend == f"chmod 700 {clinic.folder}"
     clinic.folder.chmod(0o1777)
     assert clinic.look() == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_nobody_is_told_to_close_a_file_that_is_no_store(clinic: Clinic, kind: str) -> None:
+    other = clinic.folder.parent / "hosts"
+    other.write_text("127.0.0.1 localhost\n")
+    (clinic.folder.parent / "hosts.allow").touch()
+    clinic.url = f"{kind}:{other}"
+    assert clinic.look("permissions")[0].verdict is Verdict.OK
+    assert clinic.look("store")[0].verdict is Verdict.FAIL
+
+
+def test_what_to_do_is_told_apart_from_what_is_wrong(clinic: Clinic) -> None:
+    clinic.url = "nosuch:x"
+    found = clinic.look("store")[0]
+    assert (found.says, found.mend[:18]) == ("'nosuch:...' is not a store", "give sqlite:PATH, ")
 
 
 def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
@@ -481,6 +496,13 @@ def test_events_that_wait_for_a_broker_that_is_away(clinic: Clinic, monkeypatch:
     assert "1 events" in found["journal"].says and "--unsent" in found["journal"].mend
 
 
+def test_a_broker_that_nobody_chose_need_not_be_there(clinic: Clinic) -> None:
+    job_id = clinic.used()
+    with clinic.connect() as hf:
+        hf.job_events.publish(job_id, "started")
+    assert clinic.look() == []
+
+
 # --- gateways and server ---
 
 
@@ -518,7 +540,7 @@ def _until_state(gateway: GatewayProcess, depth: int) -> None:
 
 def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
     clinic.used()
-    note = clinic.folder / "store.sqlite-server" / "default" / "current-instance.json"
+    note = clinic.folder / "store.sqlite-server" / "default" / "instance-1.json"
     note.parent.mkdir(parents=True, mode=0o700)
     note.parent.parent.chmod(0o700)
 

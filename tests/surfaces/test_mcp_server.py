@@ -103,6 +103,13 @@ def test_a_tool_that_is_not_there_names_those_that_are(agent: Agent) -> None:
     assert "claim_job" in refused.value.message
 
 
+def test_an_agent_that_is_not_there_is_not_asked_again_and_again(agent: Agent) -> None:
+    for tool, more in (("send_request", {"prompt": "p"}), ("request_status", {"request_id": "r"})):
+        with pytest.raises(ToolError) as refused:
+            agent.call(tool, agent="nobody", **more)
+        assert (refused.value.code, "find_agents" in refused.value.next) == ("unavailable", True)
+
+
 def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
     job_id = agent.call("create_job", prompt="p", queue="elsewhere")["job"]["job_id"]
     with pytest.raises(ToolError) as refused:
@@ -179,6 +186,9 @@ class Raw:
 
     def ask(self, number: int, method: str, **params: Any) -> Any:
         self.say(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+        return self.hear(number)
+
+    def hear(self, number: int | str) -> Any:
         assert self.process.stdout is not None
         answer = json.loads(self.process.stdout.readline())
         assert answer["id"] == number
@@ -197,6 +207,11 @@ def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_p
     raw.say("no json")
     raw.say("")
     raw.say('{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "' + "x" * MCP_LINE_BYTES_MAX + '"}')
+    assert "bytes" in raw.hear(7)["structuredContent"]["error"]["message"]
+    raw.say(
+        r'{"method":"tools/call","params":{"name":"acquire","arguments":{"names": ["\ud800"]}}, "jsonrpc": "2.0", "id": "8"}'
+    )
+    assert "JSON" in raw.hear("8")["structuredContent"]["error"]["message"]
     raw.say("[" * 100_000)
     done = raw.ask(2, "tools/call", name="acquire", arguments={"names": ["x"]})
     assert done["structuredContent"] == json.loads(done["content"][0]["text"])

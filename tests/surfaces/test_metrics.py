@@ -327,6 +327,15 @@ def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
     }
 
 
+def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "store.sqlite").write_bytes(b"no database" * 100)
+    for url in (f"sqlite:{tmp_path}/store.sqlite", "postgresql://127.0.0.1:9/none?connect_timeout=2"):
+        ran = CommandLine(tmp_path, HOLDFAST_STORE=url)("metrics")
+        found = read(ran.out)
+        assert (ran.status, found["holdfast_store_up",], found["holdfast_metrics_part_up", "store"]) == (0, 0, 0)
+        assert ran.err
+
+
 def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
     from holdfast.views.metrics import exposition
 

@@ -87,6 +87,17 @@ def test_a_second_one_is_told_who_has_the_port(say: CommandLine, tmp_path: Path)
         assert server.http.get("/ready").status_code == 200
 
 
+def test_one_that_ends_is_not_taken_for_another_that_goes_on(tmp_path: Path) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    with serving(say, "--port", "0") as first:
+        with serving(say, "--port", "0") as second:
+            assert len([line for line in say("doctor").out.splitlines() if "it answers at" in line]) == 2
+            assert second.end() == 0
+        assert first.told["url"].rpartition(":")[2] in say("serve", "--link").out
+        assert "it answers at" in say("doctor").out
+        assert first.end() == 0
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_it_is_not_served_beyond_this_machine_by_accident(tmp_path: Path, host: str) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")

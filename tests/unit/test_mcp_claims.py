@@ -1,6 +1,7 @@
 """What an agent has in hand over MCP: signs of life, what nobody came for, calls that are taken back. Without a client."""
 
 import io
+import json
 import threading
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from holdfast.surfaces.mcp.job_claim import JobClaim
 from holdfast.surfaces.mcp.lines import Lines
 from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
+from holdfast.surfaces.mcp.serving import Desk
 from holdfast.surfaces.mcp.stopping import Call, Stop
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
@@ -161,6 +163,19 @@ def test_what_was_made_in_a_call_that_is_taken_back_is_undone(hand: Hand) -> Non
     assert len(hand.hf.locks.status("x").holds) == 1
 
 
+def test_what_is_told_once_is_not_told_to_a_call_that_was_taken_back(hand: Hand) -> None:
+    held = hand.hf.locks.acquire("x", by="other")
+    handle = acquire(hand, AcquireArguments(names=("x",)), Call()).handle
+    held.release()
+    hand.of(handle, LockClaim).wait(PATIENCE_S, Call())
+    for tool, arguments in (("whoami", {}), ("wait", {"handle": handle})):
+        call = Call()
+        call.cancel()
+        assert not Desk(hand)._called(tool, arguments, call).is_error
+    heard = Desk(hand)._called("whoami", {}, Call()).structured_content
+    assert heard is not None and [notice["kind"] for notice in heard["pending"]] == ["lock_granted"]
+
+
 def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:
     hand = Hand(hf, identify("a", (), None))
     acquire(hand, AcquireArguments(names=("x",), wait_s=20), Call())
@@ -202,6 +217,24 @@ def test_lines_are_bounded_and_none_is_lost_behind_one_that_is_too_long(
     source = Lines(io.BytesIO(b"123456789\n1234567890\n" + b"x" * 35 + b"\n\xff\nlast"))
     assert [source.readline() for _ in range(4)] == ["123456789\n", "\ufffd\n", "last", ""]
     assert caplog.text.count("skipped") == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "known"),
+    [
+        (r'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"x":"\ud800"}}', 3),
+        (r'{"method":"tools/call","params":{"arguments":{"id":5,"x":"\ud800"}},"jsonrpc":"2.0","id":"s"}', "s"),
+        (r'{"method":"tools/call","params":{"x":"\ud800","id":5}}', None),
+        (r'{"jsonrpc":"2.0","id":3,"method":"notifications/x","params":{"x":"\ud800"}}', None),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_answered(message: str, known: int | str | None) -> None:
+    told = Lines(io.BytesIO(message.encode())).readline()
+    if known is None:
+        assert told == message
+    else:
+        call = json.loads(told)
+        assert (call["id"], call["params"]["name"]) == (known, lines.UNREADABLE)
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=list(TOOLS))

@@ -99,6 +99,7 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
     assert (why.tone, why.state, [deed.verb for deed in why.deeds]) == ("busy", "held", ["kick"])
     assert why.words[0].startswith("router-1 ← job-1 ← pid ")
     assert ("taken together with", "router-2") in [(fact.name, fact.text) for fact in why.facts]
+    assert "taken together with it: router-2." in why.deeds[0].effect and "not stopped" in why.deeds[0].effect
     free = why_lock(hf.locks, "router-9")
     assert (free.state, free.deeds, free.words) == ("free", (), ("Nobody holds router-9.",))
     assert [line.name for line in lock_page(hf.locks, words="ROUTER-2").lines] == ["router-2"]

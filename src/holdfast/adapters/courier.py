@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from holdfast.adapters.mqtt import Publisher
-from holdfast.domains.jobs.reach import Reach, reach_of
+from holdfast.domains.jobs.reach import Reach, reach_of, was_chosen
 from holdfast.domains.jobs.telling import JobEvents, Unsent
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import BrokerUnavailable, HoldfastError, InvalidValue
@@ -33,15 +33,17 @@ class Courier:
 
         Raises BrokerUnavailable when a broker cannot be used, and otherwise InvalidValue when a job has a topic that nothing
         can be sent to: after what could be sent elsewhere was. Both tell in `sent` how many that were; the rest goes on
-        waiting.
+        waiting. `chosen` is false when all that is away is the local broker, which nobody spoke of.
         """
         outcome = _Outcome()
         for job_id in [None] if job_ids is None else job_ids:
             for page in self._events.unsent_pages(job_id):
                 self._send_some(page, outcome)
-        failed = next(iter(outcome.away.values()), None) or outcome.unfit
+        chosen = [error for reach, error in outcome.away.items() if was_chosen(reach, self._environment)]
+        failed = next(iter([*chosen, *outcome.away.values()]), None) or outcome.unfit
         if failed is not None:
-            raise type(failed)(failed.message, **failed.fields, sent=outcome.sent)
+            known = {"chosen": bool(chosen)} if outcome.away else {}
+            raise type(failed)(failed.message, **failed.fields, **known, sent=outcome.sent)
         return outcome.sent
 
     def _send_some(self, waiting: Sequence[Unsent], outcome: "_Outcome") -> None:
@@ -93,7 +95,7 @@ class _Outcome:
 
 class Errand:
     """A courier in a thread: whoever keeps an event wakes it and goes on. While a broker is away it tries again, with longer
-    and longer pauses, and says so once."""
+    and longer pauses, and says so once, if anybody chose that broker."""
 
     def __init__(self, courier: Courier, *, complain: Callable[[str], None]) -> None:
         self._courier = courier
@@ -151,7 +153,7 @@ class Errand:
                 self._complain(error.message)
             self._unfit.add(error.message)
         except HoldfastError as error:
-            if not self._away:
+            if not self._away and error.fields.get("chosen", True):
                 self._complain(f"{error.message}. Events are kept, and sent when it is back")
             self._away = True
             return False

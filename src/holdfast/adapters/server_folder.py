@@ -1,7 +1,7 @@
-"""The folder of a store's server: the bearer token, and which process serves where.
+"""The folder of a store's servers: the bearer token, and which process serves where.
 
-    token                     for its owner alone
-    current-instance.json     the process that serves, or served last and was killed
+    token                  for its owner alone
+    instance-PORT.json     the process that serves there, or did and was killed
 
 The folder is 0700 and its files 0600 whatever the umask.
 """
@@ -42,7 +42,6 @@ class ServerFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.token = root / "token"
-        self._instance = root / "current-instance.json"
 
     def prepare(self) -> None:
         """Make it. Raises StoreUnavailable when it cannot be made."""
@@ -53,33 +52,32 @@ class ServerFolder:
         except OSError as error:
             raise StoreUnavailable(f"the server's folder {self.root} cannot be used: {error}", outcome="none") from None
 
-    def write_instance(self, instance: ServerInstance) -> None:
-        """Say who serves."""
-        atomic_durable_write(self._instance, msgspec.json.format(to_json(instance), indent=2) + b"\n", mode=0o600)
+    def write_instance(self, instance: ServerInstance, processes: Processes) -> None:
+        """Say who serves, and forget those that were killed. Others that live stay."""
+        for other in self.instances():
+            if probe(other.process, processes, embedded=True) is Liveness.DEAD:
+                self.remove_instance(other)
+        told = msgspec.json.format(to_json(instance), indent=2) + b"\n"
+        atomic_durable_write(self._note(instance), told, mode=0o600)
 
     def remove_instance(self, instance: ServerInstance) -> None:
         """Say that this one serves no more; another that came since stays."""
-        if self.instance() == instance:
-            self._instance.unlink(missing_ok=True)
+        note = self._note(instance)
+        if _read(note) == instance:
+            note.unlink(missing_ok=True)
 
-    def instance(self) -> ServerInstance | None:
-        """Who serves, or served last; None when nobody does."""
-        try:
-            return msgspec.json.decode(self._instance.read_bytes(), type=ServerInstance)
-        except (OSError, msgspec.DecodeError):
-            # Not there, or of another version: whoever asks does without.
-            return None
+    def instances(self) -> list[ServerInstance]:
+        """Who serves, or did and was killed."""
+        found = (_read(note) for note in sorted(self.root.glob("instance-*.json")))
+        return [instance for instance in found if instance is not None]
 
-    def living(self, processes: Processes) -> ServerInstance | None:
-        """Who serves, if its process is alive."""
-        instance = self.instance()
-        if instance is None or probe(instance.process, processes, embedded=True) is not Liveness.ALIVE:
-            return None
-        return instance
+    def living(self, processes: Processes) -> list[ServerInstance]:
+        """Those who serve and whose process is alive."""
+        return [one for one in self.instances() if probe(one.process, processes, embedded=True) is Liveness.ALIVE]
 
     def new_link(self, processes: Processes) -> str:
         """Ask the server for a one-time link. Raises Unavailable when none runs or answers."""
-        instance = self.living(processes)
+        instance = next(iter(self.living(processes)), None)
         if instance is None:
             raise Unavailable("no server of this store runs here: start one with `holdfast serve`", outcome="none")
         try:
@@ -95,3 +93,14 @@ class ServerFolder:
                 f"({type(error).__name__}): see its log, or start it again",
                 outcome="none",
             ) from None
+
+    def _note(self, instance: ServerInstance) -> Path:
+        return self.root / f"instance-{instance.port}.json"
+
+
+def _read(note: Path) -> ServerInstance | None:
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=ServerInstance)
+    except (OSError, msgspec.DecodeError):
+        # Not there, or of another version: whoever asks does without.
+        return None

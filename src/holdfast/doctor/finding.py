@@ -1,6 +1,7 @@
 """What a check says."""
 
 import enum
+import re
 from collections.abc import Callable, Iterable
 
 from holdfast.kernel.codec import Value
@@ -27,6 +28,9 @@ class Finding(Value, frozen=True, kw_only=True):
     code: str = ""
 
 
+_SENTENCE = re.compile(r"(.*[^.])\. (.*)", re.DOTALL)
+_COLON = re.compile(r"(.+): (.*)", re.DOTALL)
+
 Looks = Callable[[], Iterable[Finding]]
 """A check. What it raises of the tree is what it found."""
 
@@ -48,10 +52,9 @@ def fail(check: str, says: str, mend: str, code: str) -> Finding:
 
 def failed(check: str, error: HoldfastError) -> Finding:
     """What an error says; its message ends with what to do, as a sentence of its own or behind a colon."""
-    says, _, mend = error.message.rpartition(". ")
-    if not says:
-        says, _, mend = error.message.rpartition(": ")
-    return fail(check, says or error.message, mend if says else "", error.code)
+    # Three dots end no sentence.
+    parts = _SENTENCE.match(error.message) or _COLON.match(error.message)
+    return fail(check, parts[1] if parts else error.message, parts[2] if parts else "", error.code)
 
 
 def exit_status(findings: Iterable[Finding]) -> int:

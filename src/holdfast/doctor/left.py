@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.domains.agents.cleanup import REMOVED_FOR
+from holdfast.domains.jobs.reach import reach_of, was_chosen
 from holdfast.domains.workflows.change import gone
 from holdfast.kernel.holder import Liveness
 from holdfast.places import workflow_folder
@@ -83,11 +84,13 @@ def followers(hf: Holdfast) -> list[Finding]:
         found += _behind(
             hf, "the swap log", swaps, "see to it that swap_log.jsonl can be written; the next swap brings it up to date"
         )
-    return found or [ok("journal", "the audit log keeps up, and no event waits")]
+    return found or [ok("journal", "the audit log keeps up, and no event waits for a broker that was chosen")]
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:
-    if number := hf.job_events.unsent_count():
+    waiting = next(hf.job_events.unsent_pages(), [])
+    if any(was_chosen(reach_of(one.job.broker, os.environ), os.environ) for one in waiting):
+        number = hf.job_events.unsent_count()
         mend = "`holdfast jobs publish --unsent` sends them when their broker can be reached"
         yield warn("journal", f"{number} events of jobs wait for their broker", mend)
 

@@ -16,8 +16,8 @@ from holdfast.places import gateway_root
 _LOOKED_AT_MAX = 2000
 _TOLD_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
-_BESIDE = frozenset({"gateways", "agents", "signals", "server", "job-logs"})
-"""What else lies in a folder of Holdfast's."""
+_MARKS = ("-gate", "-users")
+"""What lies beside a store that was ever used."""
 
 
 def permissions(settings: Settings) -> list[Finding]:
@@ -79,25 +79,23 @@ def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
             yield path, True
             yield from ((one, False) for one in _below(path / ".holdfast"))
         else:
-            yield path.parent, not _is_ours(path)
+            # What lies in it is closed by itself. Whoever may write there could put another file in its place.
+            yield path.parent, True
             yield from ((one, False) for one in _beside(path))
     yield from ((one, False) for one in _below(gateway_root(settings, "x").parent))
     if key := os.environ.get("MQTT_KEYFILE"):
         yield Path(key), False
 
 
-def _is_ours(path: Path) -> bool:
-    """Is there nothing in the store's folder but the store, and what lies beside one? Then it was made for it."""
-    try:
-        names = os.listdir(path.parent)
-    except OSError:
-        return False
-    return bool(names) and all(name.startswith(path.name) or name in _BESIDE for name in names)
+def _is_store(path: Path) -> bool:
+    """A path that was mistyped may lead to any file, which must not be closed on our word. It is not opened to see: closing it
+    would end the locks that SQLite has on it in this process."""
+    return path.is_file() and any(path.with_name(path.name + mark).exists() for mark in _MARKS)
 
 
 def _beside(path: Path) -> Iterable[Path]:
-    """The store's own file, and all whose names begin with its."""
-    if not path.is_file():
+    """The store's own file, and all whose names begin with its; nothing of a file that is no store."""
+    if not _is_store(path):
         return
     for one in sorted(path.parent.glob(f"{_escaped(path.name)}*")):
         yield one

@@ -3,6 +3,7 @@
 import http.client
 import os
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, failed, ok, warn
-from holdfast.domains.jobs.reach import Reach, reach_of
+from holdfast.domains.jobs.reach import Reach, reach_of, was_chosen
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
@@ -64,12 +65,23 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
     for reach in reaches:
         if reach.keyfile is not None:
             yield from _key(Path(reach.keyfile))
+        if not was_chosen(reach, os.environ) and not _listens(reach):
+            yield ok("broker", f"none was chosen, and none is at {reach.shown}: events of jobs are kept and sent to nobody")
+            continue
         try:
             Publisher(reach, timeout_s=_BROKER_S / len(reaches)).close()
         except HoldfastError as error:
             yield failed("broker", error)
         else:
             yield ok("broker", f"{reach.shown} lets us in")
+
+
+def _listens(reach: Reach) -> bool:
+    try:
+        socket.create_connection((reach.host, reach.port), timeout=_BROKER_S / _BROKERS_MAX).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reaches(hf: Holdfast | None) -> list[Reach]:
@@ -134,16 +146,21 @@ def _pid_of(hf: Holdfast, agent: str) -> int | None:
 
 
 def server(hf: Holdfast) -> Iterable[Finding]:
-    """Whether a server that says it runs for this store does, and answers."""
-    instance = ServerFolder(server_root(hf.settings)).instance()
-    if instance is None:
+    """Whether the servers that say they run for this store do, and answer. One that was killed is told where no other runs."""
+    instances = ServerFolder(server_root(hf.settings)).instances()
+    if not instances:
         return [ok("server", "none runs for this store")]
-    if probe(instance.process, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
-        return [warn("server", f"it was killed (process {instance.process.pid})", "start it again: holdfast serve")]
+    alive = [one for one in instances if probe(one.process, hf.processes, embedded=hf.store.embedded) is not Liveness.DEAD]
+    if not alive:
+        return [warn("server", f"it was killed (process {instances[0].process.pid})", "start it again: holdfast serve")]
+    return [_served(instance) for instance in alive]
+
+
+def _served(instance: ServerInstance) -> Finding:
     if _healthy(instance):
-        return [ok("server", f"it answers at {instance.host}:{instance.port}")]
+        return ok("server", f"it answers at {instance.host}:{instance.port}")
     says = f"it does not answer at {instance.host}:{instance.port} (process {instance.process.pid})"
-    return [fail("server", says, f"kill -CONT {instance.process.pid} if it is stopped, or start it again", "unavailable")]
+    return fail("server", says, f"kill -CONT {instance.process.pid} if it is stopped, or start it again", "unavailable")
 
 
 def _healthy(instance: ServerInstance) -> bool:

@@ -122,7 +122,7 @@ class MemoryStore:
     def _turn(self, timeout_s: float) -> Iterator[None]:
         self._check_open()
         if not self._gate.acquire(timeout=max(timeout_s, 0)):
-            raise LockTimeout(f"no turn to write within {timeout_s} s: another thread is in a transaction", outcome="none")
+            raise LockTimeout(f"no turn to write within {timeout_s:.3g} s: another thread is in a transaction", outcome="none")
         try:
             yield
         finally:

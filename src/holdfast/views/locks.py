@@ -76,13 +76,6 @@ def why_lock(locks: Locks, name: str) -> Why:
     found = locks.explain(name)
     tone, state = _state(found.status.holds, len(found.status.queue))
     held = any(not hold.reclaimable for hold in found.status.holds)
-    kick = Deed(
-        verb="kick",
-        subject=name,
-        label="Kick",
-        effect=f"{name} is taken away from {_names(found.status)} at once and passes to the next in line. The old token is "
-        "refused from then on. It is journalled with your reason.",
-    )
     return Why(
         kind="lock",
         name=name,
@@ -92,7 +85,21 @@ def why_lock(locks: Locks, name: str) -> Why:
         words=(*_chain(found.status, found.blockages), *_line_words(found.status)),
         facts=tuple(fact for hold in found.status.holds[:_SHOWN] for fact in _facts(hold, found.status)),
         advice=found.advice,
-        deeds=(kick,) if held else (),
+        deeds=(_kick(found.status),) if held else (),
+    )
+
+
+def _kick(status: LockStatus) -> Deed:
+    """Taking it away, with all that goes with it and what it does not do."""
+    more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
+    together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
+    return Deed(
+        verb="kick",
+        subject=status.name,
+        label="Kick",
+        effect=f"{status.name} is taken away from {_names(status)} at once and passes to the next in line.{together} The old "
+        "token is refused from then on, but the process is not stopped: end it first if it must not go on. It is journalled "
+        "with your reason.",
     )
 
 

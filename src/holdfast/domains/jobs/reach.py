@@ -60,6 +60,11 @@ def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
     )
 
 
+def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
+    """Did anybody say where events go? Otherwise records name the local broker, which need not be there."""
+    return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
+
+
 def _truth(text: str | None, otherwise: bool) -> bool:
     if text is None:
         return otherwise

@@ -169,7 +169,7 @@ class Gate:
         holder = _flock_holder(self._path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
-            f"no turn to write {self._path.name} within {timeout_s:g} s: {who} inside a transaction; nothing was changed. "
+            f"no turn to write {self._path.name} within {timeout_s:.3g} s: {who} inside a transaction; nothing was changed. "
             "If it is stopped, continue or kill it",
             resource=str(self._path),
             holder_pid=holder,

@@ -3,7 +3,9 @@
 import click
 
 from holdfast import __version__
+from holdfast.kernel.errors import Corrupt, StoreUnavailable
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.output import remark
 
 
 @click.command()
@@ -12,10 +14,19 @@ def metrics() -> None:
     """Print all metrics as Prometheus scrapes them; needs the extra `server`.
 
     \b
-        holdfast metrics > /var/lib/node_exporter/holdfast.prom
+        holdfast metrics > holdfast.prom.new && mv holdfast.prom.new holdfast.prom
+
+    A store that cannot be used is a value (holdfast_store_up 0), and no failure.
     """
     # Here, as it is not cheap to load and nothing else needs it.
     from holdfast.measuring import metrics_of
+    from holdfast.views.metrics import without_store
 
-    with connected(create=False) as hf:
-        click.echo(metrics_of(hf, version=__version__).text(), nl=False)
+    try:
+        with connected(create=False) as hf:
+            told = metrics_of(hf, version=__version__).text()
+    except (StoreUnavailable, Corrupt) as error:
+        # A value, and no failure: what was written last would be believed for as long as nothing takes its place.
+        remark(error.message)
+        told = without_store()
+    click.echo(told, nl=False)

@@ -1,18 +1,35 @@
 """Standard input, a bounded line at a time."""
 
 import io
+import json
 import logging
 import os
+import re
 import sys
 from typing import BinaryIO
 
+import msgspec
+
 from holdfast.kernel.limits import MCP_LINE_BYTES_MAX
 
+UNREADABLE = "unreadable message"
+"""The tool that a call is turned into when it cannot be read: whoever waits for its answer is told why."""
+
 _log = logging.getLogger("holdfast.mcp")
+_END_BYTES = 512
+_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)'
+# Before the first part of a message or behind its last: an `id` within its arguments is not the call's.
+_FIRST = re.compile(rb"\s*\{[^{}\[\]]*?" + _ID)
+_LAST = re.compile(rb"[,}]\s*" + _ID + rb"\s*\}\s*\Z")
+_CALL = re.compile(rb'"method"\s*:\s*"tools/call"')
 
 
 class Lines(io.TextIOBase):
-    """Lines of UTF-8. One that is too long is skipped and told on stderr; it takes no more memory than one that is not."""
+    """Lines of UTF-8. One that is too long takes no more memory than one that is not.
+
+    A call of a tool that is too long, or is not JSON, is turned into one that tells so. Anything else that is too long is
+    skipped, and told on stderr.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -22,10 +39,32 @@ class Lines(io.TextIOBase):
         while True:
             line = self._source.readline(MCP_LINE_BYTES_MAX + 1)
             if len(line) <= MCP_LINE_BYTES_MAX:
-                return line.decode("utf-8", errors="replace")
+                return _checked(line.decode("utf-8", errors="replace"))
+            first, last = line[:_END_BYTES], line[-_END_BYTES:]
             while line and not line.endswith(b"\n"):
                 line = self._source.readline(MCP_LINE_BYTES_MAX)
+                last = (last + line)[-_END_BYTES:]
             _log.error("a message of more than %d bytes was skipped", MCP_LINE_BYTES_MAX)
+            if told := _told(first, last, f"it has more than {MCP_LINE_BYTES_MAX} bytes: say it in fewer words"):
+                return told
+
+
+def _checked(line: str) -> str:
+    content = line.encode()
+    try:
+        msgspec.json.decode(content or b"0")
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _told(content[:_END_BYTES], content[-_END_BYTES:], f"it is not JSON in UTF-8: {error}") or line
+    return line
+
+
+def _told(first: bytes, last: bytes, why: str) -> str:
+    """A call that tells why another was not read; empty when nobody waits for an answer."""
+    known = _FIRST.match(first) or _LAST.search(last)
+    if known is None or not (_CALL.search(first) or _CALL.search(last)):
+        return ""
+    params = {"name": UNREADABLE, "arguments": {"why": why}}
+    return f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call","params":{json.dumps(params)}}}\n'
 
 
 def standard_input() -> Lines:

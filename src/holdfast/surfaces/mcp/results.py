@@ -34,6 +34,7 @@ _NEXT: Sequence[tuple[type[HoldfastError], str]] = (
     (Corrupt, "do not work around it: tell a person"),
     (HoldfastError, "tell a person"),
 )
+_NO_GATEWAY = "see with find_agents who is there and has a gateway; if this one should, call again later or tell a person"
 
 
 def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResult:
@@ -44,12 +45,18 @@ def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResul
 
 def refused(error: HoldfastError, pending: tuple[Notice, ...] = ()) -> types.CallToolResult:
     """Why a tool failed, for the model to read: the code of the tree, the words, and what to do next."""
-    next_step = next(words for kind, words in _NEXT if isinstance(error, kind))
     told = {
-        "error": {"code": error.code, "message": error.message, "fields": _plain(dict(error.fields)), "next": next_step},
+        "error": {"code": error.code, "message": error.message, "fields": _plain(dict(error.fields)), "next": _next(error)},
         "pending": to_plain(pending),
     }
     return types.CallToolResult(content=[_text(to_json(told))], structured_content=told, is_error=True)
+
+
+def _next(error: HoldfastError) -> str:
+    if isinstance(error, Unavailable) and "agent" in error.fields:
+        # A gateway that nobody serves is not there in a moment either.
+        return _NO_GATEWAY
+    return next(words for kind, words in _NEXT if isinstance(error, kind))
 
 
 def bug(error: Exception) -> HoldfastError:

@@ -13,11 +13,11 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
-from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, NotFound, StoreUnavailable
+from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
 from holdfast.surfaces.mcp.answers import Notice
 from holdfast.surfaces.mcp.claims import Hand, unknown
-from holdfast.surfaces.mcp.lines import standard_input
+from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
 from holdfast.surfaces.mcp.results import answered, bug, refused
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool
@@ -64,20 +64,25 @@ class Desk:
     def _called(self, name: str, given: dict[str, Any], call: Call) -> types.CallToolResult:
         failed = True
         try:
+            if name == UNREADABLE:
+                raise InvalidValue(f"the call could not be read: {given.get('why', '')}")
             tool = _tool(name)
             answer = tool.call(self._hand, tool.arguments(given), call)
             failed = False
-            return answered(answer, self._pending())
+            return answered(answer, self._pending(call))
         except StoreUnavailable as error:
             return refused(error, (unknown(error),))
         except HoldfastError as error:
-            return refused(error, self._pending())
+            return refused(error, self._pending(call))
         except Exception as error:  # noqa: BLE001 - the model is told, and the server goes on
             return refused(bug(error))
         finally:
             call.settle(failed=failed)
 
-    def _pending(self) -> tuple[Notice, ...]:
+    def _pending(self, call: Call) -> tuple[Notice, ...]:
+        if call.taken_back:
+            # What is told once would be told to nobody, and kept for an agent that does not know of it.
+            return ()
         try:
             return self._hand.notices()
         except HoldfastError as error:

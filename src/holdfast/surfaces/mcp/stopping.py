@@ -44,6 +44,12 @@ class Call:
         self._wakes: list[threading.Event] = []
         self.stop = Stop()
 
+    @property
+    def taken_back(self) -> bool:
+        """Will nobody read the answer?"""
+        with self._mutex:
+            return self._cancelled
+
     def cancel(self) -> None:
         """The client takes it back."""
         with self._mutex:

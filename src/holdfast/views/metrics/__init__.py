@@ -18,9 +18,9 @@ from holdfast.primitives.locks import Locks
 from holdfast.views.metrics.locks import COUNTED, of_locks
 from holdfast.views.metrics.registry import of_registry
 from holdfast.views.metrics.text import need_library, text_of
-from holdfast.views.metrics.whole import Exposition
+from holdfast.views.metrics.whole import Exposition, without_store
 
-__all__ = ["COUNTED", "Exposition", "exposition"]
+__all__ = ["COUNTED", "Exposition", "exposition", "without_store"]
 
 
 def exposition(locks: Locks, registry: Registry) -> str:

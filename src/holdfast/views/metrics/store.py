@@ -21,7 +21,7 @@ def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]"
     """The samples of the store, as this process sees it."""
     from prometheus_client.core import HistogramMetricFamily
 
-    yield gauge("holdfast_store_up", "Whether the store took one empty transaction in time.", probe.up)
+    yield store_up(probe.up)
     yield gauge("holdfast_store_probe_seconds", "How long that took, with its turn and its sync.", probe.took_s)
     histogram = HistogramMetricFamily(
         "holdfast_store_transaction_seconds", "How long calls of the store took in this process.", labels=["operation"]
@@ -29,3 +29,8 @@ def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]"
     for operation, found in times.items():
         histogram.add_metric([operation], buckets(found.counts), found.total_s)
     yield histogram
+
+
+def store_up(up: bool) -> "Metric":
+    """Whether the store can be used."""
+    return gauge("holdfast_store_up", "Whether the store took one empty transaction in time.", up)

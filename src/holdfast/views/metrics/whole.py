@@ -23,7 +23,7 @@ from holdfast.views.metrics.journal import of_journal
 from holdfast.views.metrics.leases import of_agents, of_workflows
 from holdfast.views.metrics.locks import Named, of_locks
 from holdfast.views.metrics.registry import of_registry
-from holdfast.views.metrics.store import Probe, of_store
+from holdfast.views.metrics.store import Probe, of_store, store_up
 from holdfast.views.metrics.text import gauge, gauges, need_library, text_of
 
 if TYPE_CHECKING:
@@ -144,6 +144,12 @@ class Exposition:
     def _info(self) -> "Metric":
         labels = [self._version, self._hf.store.kind, self._hf.store.namespace]
         return gauges("holdfast_info", "What is measured here.", ["version", "store", "namespace"], [(labels, 1)])
+
+
+def without_store() -> str:
+    """What is told of a store that cannot be opened. Raises Unavailable when the extra is not installed."""
+    need_library()
+    return text_of([store_up(False), _up({"store": False})])
 
 
 def _read_into(families: "list[Metric]", name: str, read: "Callable[[], Iterable[Metric]]") -> Exception | None:

@@ -8,7 +8,7 @@ import click
 from holdfast.domains.jobs import Broker
 from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
-from holdfast.surfaces.cli.jobs.options import as_json_line, changing, json_option, where_options
+from holdfast.surfaces.cli.jobs.options import F, as_json_line, changing, json_option, where_options
 from holdfast.surfaces.cli.output import answer
 
 _OPTIONS = (
@@ -67,9 +67,17 @@ _BROKER_OPTIONS = (
 )
 
 
+def _asked(command: F) -> F:
+    """Add what is asked about a job, in the order in which the help shows it."""
+    for option in reversed((*_OPTIONS, *_BROKER_OPTIONS)):
+        command = option(command)
+    return command
+
+
 @click.command()
-@where_options
+@_asked
 @json_option
+@where_options
 def register(as_json: bool, **said: Any) -> None:
     """Register work and print its id."""
     broker = {name: said.pop(name) for name in ("host", "port", "tls", "username", "password_env")}
@@ -80,7 +88,3 @@ def register(as_json: bool, **said: Any) -> None:
     with changing() as hf:
         job = hf.jobs.register_job(said.pop("prompt"), signed=not said.pop("unsigned"), broker=Broker(**broker), **said)
     answer(as_json_line(job) if as_json else job.job_id)
-
-
-for _option in reversed((*_OPTIONS, *_BROKER_OPTIONS)):
-    register = _option(register)

@@ -52,7 +52,7 @@ def list_(status: str | None, agent_session: str | None, limit: int, as_json: bo
         json_document([shown(job) for job in jobs])
     else:
         table(
-            ["job", "status", "label", "priority", "attempt", "created", "prompt"],
+            ["job", "status", "label", "prio", "try", "created", "prompt"],
             [_row(job) for job in jobs],
             elastic=["label", "prompt"],
             empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --agent-session tmux:me",

@@ -34,7 +34,7 @@ def run(connected: Callable[[], Holdfast], *, host: str, port: int, more_hosts: 
         folder.prepare()
         with _listening(hf, folder, host, port) as listening:
             instance = ServerInstance(process=hf.processes.current("serve"), host=host, port=listening.getsockname()[1])
-            folder.write_instance(instance)
+            folder.write_instance(instance, hf.processes)
             try:
                 _serve(hf, folder, instance, listening, more_hosts, as_json=as_json)
             finally:
@@ -82,8 +82,8 @@ def _listening(hf: Holdfast, folder: ServerFolder, host: str, port: int) -> sock
     except StoreUnavailable as error:
         if not error.fields.get("in_use"):
             raise
-        other = folder.living(hf.processes)
-        if other is not None and other.port == port:
+        other = next((one for one in folder.living(hf.processes) if one.port == port), None)
+        if other is not None:
             raise Held(
                 f"process {other.process.pid} serves this store at {other.host} port {port} already: `holdfast serve --link` "
                 "prints a link to it",

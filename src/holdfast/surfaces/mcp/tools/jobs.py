@@ -123,9 +123,8 @@ def report_job(hand: Hand, asked: ReportArguments, call: Call) -> JobAnswer:
         hand.drop(claim.handle)
     hand.errand.wake(job.job_id)
     _mirror(hand)
-    return JobAnswer(
-        job=job_view(job), handle=None if over else claim.handle, next="claim_job for the next" if over else "go on"
-    )
+    words = "ask a person, and go on when you may" if asked.outcome == "permission_required" else "go on"
+    return JobAnswer(job=job_view(job), handle=None if over else claim.handle, next="claim_job for the next" if over else words)
 
 
 def _reported(hand: Hand, claim: JobClaim, asked: ReportArguments) -> Job:

@@ -56,7 +56,7 @@ def acquire(hand: Hand, asked: AcquireArguments, call: Call) -> LockAnswer:
     call.undo_by(lambda: hand.let_go(claim.handle))
     # What is free is granted in a moment; without one, every answer would be to wait.
     claim.wait(max(asked.wait_s, _MOMENT_S), call)
-    return _told(hand, claim)
+    return _told(hand, claim, call)
 
 
 def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
@@ -66,7 +66,7 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
         raise InvalidValue(f"{asked.handle} is yours already: there is nothing to wait for", field="handle")
     claim.wait(asked.wait_s, call)
     if isinstance(claim, LockClaim):
-        told = _told(hand, claim)
+        told = _told(hand, claim, call)
         return Waited(handle=told.handle, state=told.state, token=told.token, ahead=told.ahead, next=told.next)
     try:
         swap = claim.swap()
@@ -75,7 +75,7 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
         raise
     if swap is None:
         return Waited(handle=claim.handle, state="waiting", ahead=claim.ahead(), next=_GO_ON)
-    claim.told = True
+    claim.told = claim.told or not call.taken_back
     words = f"load {claim.recipe}, then yield_or_swap with action loaded or failed"
     return Waited(handle=claim.handle, state="ready", token=swap.token, next=words)
 
@@ -87,7 +87,7 @@ def release(hand: Hand, asked: ReleaseArguments, call: Call) -> Released:
     return Released(handle=asked.handle, released=released, next=words)
 
 
-def _told(hand: Hand, claim: LockClaim) -> LockAnswer:
+def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
     """How a request stands, for the agent to know. Raises what it was refused with; its handle is over then."""
     try:
         grant = claim.grant()
@@ -102,7 +102,7 @@ def _told(hand: Hand, claim: LockClaim) -> LockAnswer:
         return LockAnswer(
             handle=claim.handle, state="waiting", names=claim.names, mode=claim.mode, ahead=claim.ahead(), next=_GO_ON
         )
-    claim.told = True
+    claim.told = claim.told or not call.taken_back
     return LockAnswer(
         handle=claim.handle,
         state="held",

@@ -93,7 +93,7 @@ def _swap(hand: Hand, asked: YieldOrSwapArguments, recipe: str, call: Call) -> R
     if swap is None:
         words = "others are in the way: call wait with this handle to go on, or release to give it up"
         return RecipeAnswer(handle=claim.handle, state="waiting", recipe=recipe, ahead=claim.ahead(), next=words)
-    claim.told = True
+    claim.told = not call.taken_back
     words = "nobody is in the way: load it now, then call yield_or_swap with this handle and action loaded or failed"
     return RecipeAnswer(handle=claim.handle, state="ready", recipe=recipe, token=swap.token, next=words)
 

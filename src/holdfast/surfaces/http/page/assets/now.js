@@ -94,7 +94,7 @@ export class Now {
     const waits = swap.waits_for.length > 0;
     const now = el("b", {}, swap.current ?? "none loaded");
     if (!swap.target) {
-      const many = swap.workflows.length === 1 ? "1 workflow uses it" : `${swap.workflows.length} workflows`;
+      const many = swap.workflows.length === 1 ? "1 workflow" : `${swap.workflows.length} workflows`;
       return [el("div", { class: "inside" }, el("p", { class: "model" }, now), el("p", {}, swap.loaded_at ? "loaded " : "", when(swap.loaded_at), swap.loaded_at ? ", " : "", many))];
     }
     return [
