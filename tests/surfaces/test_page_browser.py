@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from holdfast.domains.jobs import JobStatus
-from tests.adapters.tmux_server import running as tmux_running
-from tests.adapters.tmux_server import until
+from tests.patience import until
 from tests.surfaces import browser as browsers
 from tests.surfaces.locking import line
 from tests.surfaces.page_stage import PageStage, fill, stage
+from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -286,11 +286,11 @@ def test_a_refusal_is_shown_in_the_servers_words(visit: Visit, made: PageStage) 
 
 
 @pytest.fixture
-def blocked(made: PageStage, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+def blocked(made: PageStage, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """A gateway whose agent was replaced while a request waited: the agent, and the request's id."""
     agent = f"agent-{request.node.name.rpartition('_')[2]}"
-    with tmux_running(tmp_path) as tmux:
-        tmux.start(agent)
+    with tmux_server() as tmux:
+        tmux.listen(agent)
         adapter = ("--adapter", "tmux", "--session", agent, "--socket-path", str(tmux.socket), "--quiet-ms", "150")
         first = made.begin("gateway", "serve", agent, *adapter)
         line(first)

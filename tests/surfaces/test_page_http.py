@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.app import Holdfast, connect
 from holdfast.surfaces.http.page.assets import load_assets
-from tests.adapters.tmux_server import until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import until
 from tests.surfaces.server_http import Served, served
 
 ASSETS = Path(holdfast.__file__).parent / "surfaces" / "http" / "page" / "assets"

@@ -16,7 +16,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
 from holdfast.surfaces.http.connections import BoundedConnection
 from holdfast.surfaces.http.server.entering import COOKIE, Sessions
-from tests.adapters.tmux_server import until
+from tests.patience import until
 from tests.surfaces.server_http import TOKEN, Served, served
 
 pytestmark = pytest.mark.slow
@@ -213,6 +213,45 @@ def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None
     release.set()
     until(lambda: not small.side._desk._turns)
     until(lambda: hf.locks.status("router-1").holds == ())
+
+
+class _HeldBack:
+    """Locks whose first grant is made at once and known to its taker only when told."""
+
+    def __init__(self, served: Served) -> None:
+        self._real = served.hf.locks.acquire
+        self.made, self.tell = threading.Event(), threading.Event()
+        served.hf.locks.acquire = self._acquire  # type: ignore[method-assign, assignment]
+
+    def _acquire(self, *names: object, **how: object) -> object:
+        grant = self._real(*names, **how)  # type: ignore[arg-type]
+        if not self.made.is_set():
+            self.made.set()
+            assert self.tell.wait(30)
+        return grant
+
+
+def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None:
+    """A client hangs up just as it is granted, and asks again: the second request enters what the first was given."""
+    first = _HeldBack(small)
+    with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
+        assert first.made.wait(30)
+    until(lambda: all(turn.ended for turn in small.side._desk._turns))
+    again = small.http.post("/v1/locks/acquire", json=HELD).json()
+    first.tell.set()
+    until(lambda: not small.side._desk._turns)
+    small.side._desk._quick.submit(lambda: None).result(30)
+    assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
+
+
+def test_what_is_being_given_back_is_not_entered_but_taken_anew(small: Served) -> None:
+    told = small.side._desk._told
+    before = acquire(small, "first").json()["token"]
+    assert told.take_back(before)
+    again = small.http.post("/v1/locks/acquire", json=HELD).json()
+    assert again["token"] > before and not again["reentered"]
+    assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
+    assert told.tell([again["token"]]) == set() and not told.take_back(again["token"])
 
 
 def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
