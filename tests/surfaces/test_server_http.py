@@ -13,9 +13,12 @@ import httpx
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
+from holdfast.kernel.store import Batch
 from holdfast.surfaces.http.connections import BoundedConnection
-from holdfast.surfaces.http.server.entering import COOKIE, Sessions
+from holdfast.surfaces.http.doorman import served_hosts
+from holdfast.surfaces.http.server.entering import Sessions
 from tests.patience import until
 from tests.surfaces.server_http import TOKEN, Served, served
 
@@ -54,7 +57,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
         (401, "unauthorized", {"Authorization": ""}),
         (401, "unauthorized", {"Authorization": f"Bearer {'x' * 43}"}),
         (401, "unauthorized", {"Authorization": f"Basic {TOKEN}"}),
-        (401, "unauthorized", {"Authorization": "", "Cookie": f"{COOKIE}={TOKEN}"}),
+        (401, "unauthorized", {"Authorization": "", "Cookie": f"holdfast_session_PORT={TOKEN}"}),
         (403, "forbidden", {"Host": "evil.example"}),
         (403, "forbidden", {"Host": "127.0.0.1:1"}),
         (403, "forbidden", {"Origin": "http://evil.example"}),
@@ -65,7 +68,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
 )
 def test_a_stranger_is_refused_and_the_server_goes_on(small: Served, status: int, code: str, headers: dict[str, str]) -> None:
     told = {"Host": f"127.0.0.1:{small.port}", "Authorization": f"Bearer {TOKEN}", "Content-Length": "2", **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items()).replace("PORT", str(small.port))
     with socket.create_connection(("127.0.0.1", small.port)) as client:
         client.sendall(f"POST /v1/locks/kick HTTP/1.1\r\n{head}Content-Type: application/json\r\n\r\n{{}}".encode())
         said = client.makefile("rb").read()
@@ -117,7 +120,8 @@ def test_no_path_leads_around_the_token(small: Served, path: str) -> None:
 
 def test_another_programs_odd_cookies_do_not_hide_the_session(small: Served) -> None:
     cookie = small.side.sessions.begin(small.side.sessions.new_code())
-    for cookies in (f'a="b;c"; {COOKIE}={cookie}', f"x=[1,2]; {COOKIE}={cookie}; y", f"{COOKIE}=old; {COOKIE}={cookie}"):
+    name = small.side.cookie
+    for cookies in (f'a="b;c"; {name}={cookie}', f"x=[1,2]; {name}={cookie}; y", f"{name}=old; {name}={cookie}"):
         assert httpx.get(f"{small.url}/v1/locks", headers={"Cookie": cookies}).status_code == 200
 
 
@@ -139,6 +143,23 @@ def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(sma
         assert another.get(link).status_code == 410
         assert another.get("/v1/locks").status_code == 401
     assert httpx.get(f"{small.url}/enter/guess").status_code == 410
+
+
+def test_servers_of_two_stores_keep_their_sessions_in_one_browser(small: Served, tmp_path: Path) -> None:
+    with connect(f"sqlite:{tmp_path}/another.sqlite") as hf, served(hf) as another, httpx.Client() as browser:
+        for server in (small, another):
+            assert browser.get(server.http.post("/v1/links").json()["url"]).status_code == 303
+        assert [browser.get(f"{server.url}/v1/locks").status_code for server in (small, another)] == [200, 200]
+
+
+def test_clients_leave_the_port_out_that_is_https_own() -> None:
+    assert {"localhost", "localhost:80", "[::1]"} < served_hosts("127.0.0.1", 80)
+    assert "localhost" not in served_hosts("127.0.0.1", 8470)
+
+
+def test_a_body_that_is_not_there_is_told_what_it_lacks(small: Served) -> None:
+    told = small.http.post("/v1/locks/acquire")
+    assert told.status_code == 422 and "missing required field `names`" in told.json()["message"]
 
 
 def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
@@ -341,6 +362,23 @@ def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None
         told = next(line for line in stream.iter_lines() if line.startswith("data: "))
     assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
     assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
+
+
+def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:
+    journal = small.hf.store.journal
+    with small.http.stream("GET", "/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": events"
+        small.hf.store.journal = _away  # type: ignore[method-assign]
+        small.hf.locks.acquire("router-1", by="somebody", ttl_s=60)
+        small.hf.jobs.register_job("x", agent="a", agent_session="s")
+        assert [line for line in lines if line] == []
+    small.hf.store.journal = journal  # type: ignore[method-assign]
+    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == ["a stream of events ends: away"]
+
+
+def _away(*_: object, **__: object) -> Batch:
+    raise StoreUnavailable("away", outcome="none")
 
 
 def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:

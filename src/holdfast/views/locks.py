@@ -76,12 +76,14 @@ def why_lock(locks: Locks, name: str) -> Why:
     found = locks.explain(name)
     tone, state = _state(found.status.holds, len(found.status.queue))
     held = any(not hold.reclaimable for hold in found.status.holds)
+    holders = {hold.by for hold in found.status.holds}
     kick = Deed(
         verb="kick",
         subject=name,
         label="Kick",
         effect=f"{name} is taken away from {_names(found.status)} at once and passes to the next in line. The old token is "
         "refused from then on. It is journalled with your reason.",
+        by=holders.pop() if len(holders) == 1 else None,
     )
     return Why(
         kind="lock",

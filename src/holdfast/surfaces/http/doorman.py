@@ -19,13 +19,16 @@ from holdfast.surfaces.http.bearer import same_token
 from holdfast.surfaces.http.problems import refusal
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HTTP_PORT = 80
 
 
 def served_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[str]:
     """The values of Host that are served: the bound address, the names of loopback, and what an operator adds."""
     bound = f"[{host}]" if ":" in host else host
     names = {bound.lower(), *_LOOPBACK}
-    return frozenset({f"{name}:{port}" for name in names} | {name.lower() for name in more})
+    # Clients leave the port out that is HTTP's own.
+    bare = names if port == _HTTP_PORT else set()
+    return frozenset({f"{name}:{port}" for name in names} | bare | {name.lower() for name in more})
 
 
 _LOOKING = ("GET", "HEAD")

@@ -5,13 +5,17 @@ client that was cut off in the middle of a batch misses nothing and gets nothing
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import HTTP_KEEP_ALIVE_S
 from holdfast.kernel.store import BEGINNING, Batch, Entry, Store
 from holdfast.surfaces.http.changes import Changes
+
+_log = logging.getLogger("holdfast.http")
 
 _BEGIN = "0"
 _BEGUN_ANEW = (
@@ -39,14 +43,29 @@ def behind(batch: Batch, revision: int) -> list[Entry]:
 
 
 async def events(store: Store, changes: Changes, given: str | None, wanted: Callable[[Entry], bool]) -> AsyncIterator[bytes]:
-    """The wanted entries behind the id that a client gives, or from now on without one, as they come. Ends with the server."""
+    """The wanted entries behind the id that a client gives, or from now on without one, as they come.
+
+    Ends with the server, and when the store does not answer: the client asks again behind the last id it got.
+    """
+    try:
+        async with aclosing(_events(store, changes, given, wanted)) as told:
+            async for event in told:
+                yield event
+    except HoldfastError as error:
+        # The answer has begun: it is too late for a status.
+        _log.warning("a stream of events ends: %s", error.message)
+
+
+async def _events(
+    store: Store, changes: Changes, given: str | None, wanted: Callable[[Entry], bool]
+) -> AsyncGenerator[bytes, None]:
     if given is None:
         cursor, revision = (await asyncio.to_thread(store.journal, limit=1, reverse=True)).cursor, 0
     else:
         cursor, revision = place_of(given)
-    yield b": events\n\n"
     try:
         await asyncio.to_thread(store.journal, cursor, limit=1)
+        yield b": events\n\n"
     except InvalidValue:
         # The store is another now, a copy of the one that gave the id: a client is told that entries come again.
         cursor, revision = BEGINNING, 0

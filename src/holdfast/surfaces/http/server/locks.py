@@ -131,7 +131,7 @@ def acquire(hf: Holdfast, asked: Acquire, turn: Turn) -> answers.GrantView:
 
     Something must end a lock if its release never comes: time with `ttl_s`, or a process of the server's machine with `pid`. On
     a store of several machines `pid` needs a `ttl_s` too. A client that hangs up while it waits leaves the queue. A job that
-    holds all of it already gets its token again.
+    holds all of it already gets its token again, and no more time: renew it.
     """
     return taken(
         hf,
