@@ -19,6 +19,7 @@ from holdfast.kernel.store import Batch
 from holdfast.surfaces.http.connections import BoundedConnection
 from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.server.entering import Sessions
+from holdfast.surfaces.http.sse import event_id
 from tests.patience import until
 from tests.surfaces.server_http import TOKEN, Served, served
 
@@ -362,6 +363,17 @@ def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None
         told = next(line for line in stream.iter_lines() if line.startswith("data: "))
     assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
     assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
+
+
+def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Served) -> None:
+    for number in range(3):
+        small.hf.jobs.register_job(str(number), agent="a", agent_session="s")
+    first = small.hf.log.tail(3)[0][0]
+    last = {"Last-Event-ID": event_id("", first.revision)}
+    for keep, said in ((3, "event: job.registered"), (1, "event: journal.cut_short")):
+        small.hf.store.transact(lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[])
+        with small.http.stream("GET", "/v1/events", headers=last) as stream:
+            assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
 
 
 def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,14 @@ def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, 
         assert httpx.get(server.told["link"]).status_code == 303
         again = json.loads(say("serve", "--link", "--json").out)["link"]
         assert again != server.told["link"] and httpx.get(again).status_code == 303
+        token_file = Path(server.told["token_file"])
+        token = token_file.read_text()
+        token_file.write_text("x" * 43)
+        assert "began with another token" in say("serve", "--link").err
+        token_file.unlink()
+        assert "token is gone" in say("serve", "--link").err
+        token_file.write_text(token)
+        token_file.chmod(0o600)
         job = server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"}).json()["job_id"]
         assert server.end() == 0
         port = server.told["url"].rpartition(":")[2]

@@ -1,7 +1,8 @@
 """The journal as server-sent events, each with an id behind which a client goes on after a lost connection.
 
 An id is a place that the store's journal can be read from, and the revision of the last entry that was sent behind it. So a
-client that was cut off in the middle of a batch misses nothing and gets nothing twice.
+client that was cut off in the middle of a batch misses nothing and gets nothing twice; one that was away for longer than the
+journal is kept is told so.
 """
 
 import asyncio
@@ -20,6 +21,10 @@ _log = logging.getLogger("holdfast.http")
 _BEGIN = "0"
 _BEGUN_ANEW = (
     b'event: journal.begun_anew\ndata: {"why":"the last id is of another journal: all entries of this one follow"}\n\n'
+)
+_CUT_SHORT = (
+    b"event: journal.cut_short\n"
+    b'data: {"why":"the entry of the last id is dropped by now, and others behind it may be: what is left follows"}\n\n'
 )
 
 
@@ -73,6 +78,8 @@ async def _events(
     while not changes.closed:
         mark = changes.mark
         batch = await asyncio.to_thread(store.journal, cursor)
+        if revision and batch.entries and not any(entry.revision == revision for entry in batch.entries):
+            yield _CUT_SHORT
         for entry in behind(batch, revision):
             if wanted(entry):
                 yield _event(event_id(cursor, entry.revision), entry)
