@@ -162,7 +162,7 @@ def plain(value: Any) -> Any:
 def told(words: str) -> str:
     """The same of a message."""
     words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "TIME", words))
-    return re.sub(r"request \w{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words))
+    return re.sub(r"request [\w-]{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words))
 
 
 def _levelled(value: Any, name: str = "") -> Any:

@@ -97,14 +97,14 @@ def taken(
     pid: int | None,
 ) -> answers.GrantView:
     """Take locks. What the job holds by a request that is just being given back is not entered: it is taken anew."""
-    began_s = time.monotonic()
+    began_s, left_s = time.monotonic(), timeout_s
     while True:
         grant = answers.acquired(
             hf,
             names,
             by=by,
             mode=mode,
-            timeout_s=max(0.0, timeout_s - (time.monotonic() - began_s)),
+            timeout_s=left_s,
             priority=priority,
             ttl_s=ttl_s,
             pid=pid,
@@ -115,6 +115,7 @@ def taken(
             return answers.grant_view(grant)
         for token in gone | ({grant.token} if grant.taken else set()):
             hf.locks.release_token(token)
+        left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
 
 
 def give_back(hf: Holdfast, grant: answers.GrantView, turn: Turn) -> None:
