@@ -112,7 +112,17 @@ def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
         assert server.http.get("/v1/locks", headers={"Host": "lab:81"}).status_code == 403
         assert server.end() == 0
         assert server.process.stderr is not None
-        assert "without TLS" in server.process.stderr.read()
+        said = server.process.stderr.read()
+        assert "without TLS" in said and "--allow-host" not in said
+
+
+def test_served_at_every_address_and_under_no_name_it_says_that_others_are_refused(tmp_path: Path) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0") as server:
+        assert "--allow-host" in server.http.get("/v1/locks", headers={"Host": "lab:80"}).json()["message"]
+        assert server.end() == 0
+        assert server.process.stderr is not None
+        assert "--allow-host NAME:PORT" in server.process.stderr.read()
 
 
 def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ class Doorman:
 
     def _foreign(self, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._hosts:
-            return refusal(403, "this server is not served under that Host: use the address it prints")
+            return refusal(
+                403, "this server is not served under that Host: use the address it prints, or begin it with --allow-host"
+            )
         if not self._own_origin(headers, absent=True):
             return refusal(403, "a page of another origin may not use this server")
         return None
