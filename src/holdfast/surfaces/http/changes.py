@@ -62,8 +62,6 @@ class Changes:
         while not self.closed:
             try:
                 with self._store.listen(self._topics) as ears:
-                    # What changed before there was anybody to listen was told to nobody.
-                    self._tell()
                     while not self.closed:
                         ears.wait(None, also=[self._bell])
                         self._tell()
