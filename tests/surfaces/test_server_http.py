@@ -13,9 +13,13 @@ import httpx
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
+from holdfast.kernel.store import Batch
 from holdfast.surfaces.http.connections import BoundedConnection
-from holdfast.surfaces.http.server.entering import COOKIE, Sessions
+from holdfast.surfaces.http.doorman import served_hosts
+from holdfast.surfaces.http.server.entering import Sessions
+from holdfast.surfaces.http.sse import event_id
 from tests.patience import until
 from tests.surfaces.server_http import TOKEN, Served, served
 
@@ -54,7 +58,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
         (401, "unauthorized", {"Authorization": ""}),
         (401, "unauthorized", {"Authorization": f"Bearer {'x' * 43}"}),
         (401, "unauthorized", {"Authorization": f"Basic {TOKEN}"}),
-        (401, "unauthorized", {"Authorization": "", "Cookie": f"{COOKIE}={TOKEN}"}),
+        (401, "unauthorized", {"Authorization": "", "Cookie": f"holdfast_session_PORT={TOKEN}"}),
         (403, "forbidden", {"Host": "evil.example"}),
         (403, "forbidden", {"Host": "127.0.0.1:1"}),
         (403, "forbidden", {"Origin": "http://evil.example"}),
@@ -65,7 +69,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
 )
 def test_a_stranger_is_refused_and_the_server_goes_on(small: Served, status: int, code: str, headers: dict[str, str]) -> None:
     told = {"Host": f"127.0.0.1:{small.port}", "Authorization": f"Bearer {TOKEN}", "Content-Length": "2", **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items()).replace("PORT", str(small.port))
     with socket.create_connection(("127.0.0.1", small.port)) as client:
         client.sendall(f"POST /v1/locks/kick HTTP/1.1\r\n{head}Content-Type: application/json\r\n\r\n{{}}".encode())
         said = client.makefile("rb").read()
@@ -117,7 +121,8 @@ def test_no_path_leads_around_the_token(small: Served, path: str) -> None:
 
 def test_another_programs_odd_cookies_do_not_hide_the_session(small: Served) -> None:
     cookie = small.side.sessions.begin(small.side.sessions.new_code())
-    for cookies in (f'a="b;c"; {COOKIE}={cookie}', f"x=[1,2]; {COOKIE}={cookie}; y", f"{COOKIE}=old; {COOKIE}={cookie}"):
+    name = small.side.cookie
+    for cookies in (f'a="b;c"; {name}={cookie}', f"x=[1,2]; {name}={cookie}; y", f"{name}=old; {name}={cookie}"):
         assert httpx.get(f"{small.url}/v1/locks", headers={"Cookie": cookies}).status_code == 200
 
 
@@ -139,6 +144,23 @@ def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(sma
         assert another.get(link).status_code == 410
         assert another.get("/v1/locks").status_code == 401
     assert httpx.get(f"{small.url}/enter/guess").status_code == 410
+
+
+def test_servers_of_two_stores_keep_their_sessions_in_one_browser(small: Served, tmp_path: Path) -> None:
+    with connect(f"sqlite:{tmp_path}/another.sqlite") as hf, served(hf) as another, httpx.Client() as browser:
+        for server in (small, another):
+            assert browser.get(server.http.post("/v1/links").json()["url"]).status_code == 303
+        assert [browser.get(f"{server.url}/v1/locks").status_code for server in (small, another)] == [200, 200]
+
+
+def test_clients_leave_the_port_out_that_is_https_own() -> None:
+    assert {"localhost", "localhost:80", "[::1]"} < served_hosts("127.0.0.1", 80)
+    assert "localhost" not in served_hosts("127.0.0.1", 8470)
+
+
+def test_a_body_that_is_not_there_is_told_what_it_lacks(small: Served) -> None:
+    told = small.http.post("/v1/locks/acquire")
+    assert told.status_code == 422 and "missing required field `names`" in told.json()["message"]
 
 
 def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
@@ -213,6 +235,45 @@ def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None
     release.set()
     until(lambda: not small.side._desk._turns)
     until(lambda: hf.locks.status("router-1").holds == ())
+
+
+class _HeldBack:
+    """Locks whose first grant is made at once and known to its taker only when told."""
+
+    def __init__(self, served: Served) -> None:
+        self._real = served.hf.locks.acquire
+        self.made, self.tell = threading.Event(), threading.Event()
+        served.hf.locks.acquire = self._acquire  # type: ignore[method-assign, assignment]
+
+    def _acquire(self, *names: object, **how: object) -> object:
+        grant = self._real(*names, **how)  # type: ignore[arg-type]
+        if not self.made.is_set():
+            self.made.set()
+            assert self.tell.wait(30)
+        return grant
+
+
+def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None:
+    """A client hangs up just as it is granted, and asks again: the second request enters what the first was given."""
+    first = _HeldBack(small)
+    with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
+        assert first.made.wait(30)
+    until(lambda: all(turn.ended for turn in small.side._desk._turns))
+    again = small.http.post("/v1/locks/acquire", json=HELD).json()
+    first.tell.set()
+    until(lambda: not small.side._desk._turns)
+    small.side._desk._quick.submit(lambda: None).result(30)
+    assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
+
+
+def test_what_is_being_given_back_is_not_entered_but_taken_anew(small: Served) -> None:
+    told = small.side._desk._told
+    before = acquire(small, "first").json()["token"]
+    assert told.take_back(before)
+    again = small.http.post("/v1/locks/acquire", json=HELD).json()
+    assert again["token"] > before and not again["reentered"]
+    assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
+    assert told.tell([again["token"]]) == set() and not told.take_back(again["token"])
 
 
 def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
@@ -302,6 +363,34 @@ def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None
         told = next(line for line in stream.iter_lines() if line.startswith("data: "))
     assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
     assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
+
+
+def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Served) -> None:
+    for number in range(3):
+        small.hf.jobs.register_job(str(number), agent="a", agent_session="s")
+    first = small.hf.log.tail(3)[0][0]
+    last = {"Last-Event-ID": event_id("", first.revision)}
+    for keep, said in ((3, "event: job.registered"), (1, "event: journal.cut_short")):
+        small.hf.store.transact(lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[])
+        with small.http.stream("GET", "/v1/events", headers=last) as stream:
+            assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
+
+
+def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:
+    journal = small.hf.store.journal
+    with small.http.stream("GET", "/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": events"
+        small.hf.store.journal = _away  # type: ignore[method-assign]
+        small.hf.locks.acquire("router-1", by="somebody", ttl_s=60)
+        small.hf.jobs.register_job("x", agent="a", agent_session="s")
+        assert [line for line in lines if line] == []
+    small.hf.store.journal = journal  # type: ignore[method-assign]
+    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == ["a stream of events ends: away"]
+
+
+def _away(*_: object, **__: object) -> Batch:
+    raise StoreUnavailable("away", outcome="none")
 
 
 def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, 
         assert httpx.get(server.told["link"]).status_code == 303
         again = json.loads(say("serve", "--link", "--json").out)["link"]
         assert again != server.told["link"] and httpx.get(again).status_code == 303
+        token_file = Path(server.told["token_file"])
+        token = token_file.read_text()
+        token_file.write_text("x" * 43)
+        assert "began with another token" in say("serve", "--link").err
+        token_file.unlink()
+        assert "token is gone" in say("serve", "--link").err
+        token_file.write_text(token)
+        token_file.chmod(0o600)
         job = server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"}).json()["job_id"]
         assert server.end() == 0
         port = server.told["url"].rpartition(":")[2]
@@ -115,7 +123,17 @@ def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
         assert server.http.get("/v1/locks", headers={"Host": "lab:81"}).status_code == 403
         assert server.end() == 0
         assert server.process.stderr is not None
-        assert "without TLS" in server.process.stderr.read()
+        said = server.process.stderr.read()
+        assert "without TLS" in said and "--allow-host" not in said
+
+
+def test_served_at_every_address_and_under_no_name_it_says_that_others_are_refused(tmp_path: Path) -> None:
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
+    with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0") as server:
+        assert "--allow-host" in server.http.get("/v1/locks", headers={"Host": "lab:80"}).json()["message"]
+        assert server.end() == 0
+        assert server.process.stderr is not None
+        assert "--allow-host NAME:PORT" in server.process.stderr.read()
 
 
 def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:

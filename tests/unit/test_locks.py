@@ -508,6 +508,13 @@ def test_what_a_job_holds_comes_back_to_it_and_releasing_that_frees_nothing(worl
     assert world.rows() == []
 
 
+def test_what_comes_back_to_a_job_says_the_time_that_it_was_taken_for(locks: Locks) -> None:
+    locks.acquire("a", by="job", ttl_s=2, process=None)
+    assert locks.acquire("a", by="job", ttl_s=600, process=None, timeout_s=0).ttl_s == 2
+    locks.acquire("b", by="job")
+    assert locks.acquire("b", by="job", ttl_s=600, timeout_s=0).ttl_s is None
+
+
 def test_sharing_what_one_has_alone_is_reentering(locks: Locks) -> None:
     outer = locks.acquire("a", by="job")
     inner = locks.acquire("a", by="job", mode="shared", timeout_s=0)

@@ -98,6 +98,10 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
     why = why_lock(hf.locks, "router-1")
     assert (why.tone, why.state, [deed.verb for deed in why.deeds]) == ("busy", "held", ["kick"])
     assert why.words[0].startswith("router-1 ← job-1 ← pid ")
+    assert why.deeds[0].by == "job-1"
+    for job in ("job-2", "job-3"):
+        hf.locks.acquire("router-3", by=job, mode="shared")
+    assert why_lock(hf.locks, "router-3").deeds[0].by is None
     assert ("taken together with", "router-2") in [(fact.name, fact.text) for fact in why.facts]
     assert "taken together with it: router-2." in why.deeds[0].effect and "not stopped" in why.deeds[0].effect
     free = why_lock(hf.locks, "router-9")

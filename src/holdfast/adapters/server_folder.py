@@ -20,6 +20,7 @@ from holdfast.kernel.errors import StoreUnavailable, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 
 _TIMEOUT_S = 5.0
+_REFUSED = 401
 
 
 class ServerInstance(Plain, frozen=True, kw_only=True):
@@ -80,17 +81,19 @@ class ServerFolder:
         instance = next(iter(self.living(processes)), None)
         if instance is None:
             raise Unavailable("no server of this store runs here: start one with `holdfast serve`", outcome="none")
+        server = f"the server, process {instance.process.pid}"
         try:
             token = self.token.read_text().strip()
-            with closing(http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)) as connection:
-                connection.request("POST", "/v1/links", headers={"Authorization": f"Bearer {token}"})
-                answer = connection.getresponse()
-                told = msgspec.json.decode(answer.read(), type=dict[str, object])
-                return str(told["url"])
+            status, answer = _asked(instance, token)
+            if status == _REFUSED:
+                raise Unavailable(f"{server}, began with another token than {self.token} has: start it again", outcome="none")
+            return str(msgspec.json.decode(answer, type=dict[str, object])["url"])
+        except FileNotFoundError:
+            raise Unavailable(f"{self.token} is gone: start {server}, again for a new token", outcome="none") from None
         except (OSError, http.client.HTTPException, msgspec.DecodeError, KeyError) as error:
             raise Unavailable(
-                f"the server, process {instance.process.pid}, does not answer at {instance.reached_at} port {instance.port} "
-                f"({type(error).__name__}): see its log, or start it again",
+                f"{server}, does not answer at {instance.reached_at} port {instance.port} ({type(error).__name__}): see its "
+                "log, or start it again",
                 outcome="none",
             ) from None
 
@@ -104,3 +107,11 @@ def _read(note: Path) -> ServerInstance | None:
     except (OSError, msgspec.DecodeError):
         # Not there, or of another version: whoever asks does without.
         return None
+
+
+def _asked(instance: ServerInstance, token: str) -> tuple[int, bytes]:
+    """The status and the answer of a server that is asked for a link."""
+    with closing(http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)) as connection:
+        connection.request("POST", "/v1/links", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()

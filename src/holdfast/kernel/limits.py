@@ -282,6 +282,9 @@ SERVER_WAITS_MAX = 128
 SERVER_WAIT_MAX_S = 25.0
 """Longest that one request waits: for a lock, a job, the end of a swap or of a request to an agent."""
 
+SERVER_TOLD_MAX = 4096
+"""How many grants a server remembers that it told of, or gave back, so that no other is told of one that it gives back."""
+
 SERVER_LINK_S = 600.0
 """How long a one-time link can be used."""
 

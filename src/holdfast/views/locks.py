@@ -92,6 +92,7 @@ def why_lock(locks: Locks, name: str) -> Why:
 def _kick(status: LockStatus) -> Deed:
     """Taking it away, with all that goes with it and what it does not do."""
     more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
+    holders = {hold.by for hold in status.holds}
     together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
     return Deed(
         verb="kick",
@@ -100,6 +101,8 @@ def _kick(status: LockStatus) -> Deed:
         effect=f"{status.name} is taken away from {_names(status)} at once and passes to the next in line.{together} The old "
         "token is refused from then on, but the process is not stopped: end it first if it must not go on. It is journalled "
         "with your reason.",
+        # By whom it was shown: the next in line may have it by the time the button is pressed.
+        by=holders.pop() if len(holders) == 1 else None,
     )
 
 

@@ -31,6 +31,8 @@ class Deed(Plain, frozen=True, kw_only=True):
     effect: str
     epoch: int | None = None
     """Of a gateway: the epoch that the decision is meant for."""
+    by: str | None = None
+    """Of a resource: the one job that it is to be taken from, so that none suffers that has come since."""
 
 
 class Why(Plain, frozen=True, kw_only=True):

@@ -329,6 +329,8 @@ class Locks(Oversight):
     def _grant(self, request_id: str, wish: Wish, given: Given) -> Grant:
         """The grant behind an answer."""
         tokens = {name: hold.token for hold in given.own for name in hold.names if name in wish.names}
+        # What was entered again keeps the time that it was taken for.
+        own_ttls = [hold.ttl_s for hold in given.own if hold.ttl_s is not None]
         if given.hold is not None:
             tokens |= dict.fromkeys(given.hold.names, given.hold.token)
             self._lasting.keep(given.hold)
@@ -341,7 +343,7 @@ class Locks(Oversight):
             taken=() if given.hold is None else given.hold.names,
             token=max(tokens.values()),
             tokens=tokens,
-            ttl_s=wish.ttl_s,
+            ttl_s=wish.ttl_s if given.hold is not None else min(own_ttls, default=None),
             unattended=wish.process is None,
             ends_in_s=math.inf if given.hold is None else self._room.ends_in_s(wish.ttl_s, attended=wish.process is not None),
         )

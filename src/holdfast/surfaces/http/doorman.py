@@ -19,13 +19,16 @@ from holdfast.surfaces.http.bearer import same_token
 from holdfast.surfaces.http.problems import refusal
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HTTP_PORT = 80
 
 
 def served_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[str]:
     """The values of Host that are served: the bound address, the names of loopback, and what an operator adds."""
     bound = f"[{host}]" if ":" in host else host
     names = {bound.lower(), *_LOOPBACK}
-    return frozenset({f"{name}:{port}" for name in names} | {name.lower() for name in more})
+    # Clients leave the port out that is HTTP's own.
+    bare = names if port == _HTTP_PORT else set()
+    return frozenset({f"{name}:{port}" for name in names} | bare | {name.lower() for name in more})
 
 
 _LOOKING = ("GET", "HEAD")
@@ -83,7 +86,9 @@ class Doorman:
 
     def _foreign(self, headers: dict[bytes, bytes]) -> tuple[int, bytes] | None:
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._hosts:
-            return refusal(403, "this server is not served under that Host: use the address it prints")
+            return refusal(
+                403, "this server is not served under that Host: use the address it prints, or begin it with --allow-host"
+            )
         if not self._own_origin(headers, absent=True):
             return refusal(403, "a page of another origin may not use this server")
         return None

@@ -1,21 +1,30 @@
 """The journal as server-sent events, each with an id behind which a client goes on after a lost connection.
 
 An id is a place that the store's journal can be read from, and the revision of the last entry that was sent behind it. So a
-client that was cut off in the middle of a batch misses nothing and gets nothing twice.
+client that was cut off in the middle of a batch misses nothing and gets nothing twice; one that was away for longer than the
+journal is kept is told so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import HTTP_KEEP_ALIVE_S
 from holdfast.kernel.store import BEGINNING, Batch, Entry, Store
 from holdfast.surfaces.http.changes import Changes
 
+_log = logging.getLogger("holdfast.http")
+
 _BEGIN = "0"
 _BEGUN_ANEW = (
     b'event: journal.begun_anew\ndata: {"why":"the last id is of another journal: all entries of this one follow"}\n\n'
+)
+_CUT_SHORT = (
+    b"event: journal.cut_short\n"
+    b'data: {"why":"the entry of the last id is dropped by now, and others behind it may be: what is left follows"}\n\n'
 )
 
 
@@ -39,14 +48,29 @@ def behind(batch: Batch, revision: int) -> list[Entry]:
 
 
 async def events(store: Store, changes: Changes, given: str | None, wanted: Callable[[Entry], bool]) -> AsyncIterator[bytes]:
-    """The wanted entries behind the id that a client gives, or from now on without one, as they come. Ends with the server."""
+    """The wanted entries behind the id that a client gives, or from now on without one, as they come.
+
+    Ends with the server, and when the store does not answer: the client asks again behind the last id it got.
+    """
+    try:
+        async with aclosing(_events(store, changes, given, wanted)) as told:
+            async for event in told:
+                yield event
+    except HoldfastError as error:
+        # The answer has begun: it is too late for a status.
+        _log.warning("a stream of events ends: %s", error.message)
+
+
+async def _events(
+    store: Store, changes: Changes, given: str | None, wanted: Callable[[Entry], bool]
+) -> AsyncGenerator[bytes, None]:
     if given is None:
         cursor, revision = (await asyncio.to_thread(store.journal, limit=1, reverse=True)).cursor, 0
     else:
         cursor, revision = place_of(given)
-    yield b": events\n\n"
     try:
         await asyncio.to_thread(store.journal, cursor, limit=1)
+        yield b": events\n\n"
     except InvalidValue:
         # The store is another now, a copy of the one that gave the id: a client is told that entries come again.
         cursor, revision = BEGINNING, 0
@@ -54,6 +78,8 @@ async def events(store: Store, changes: Changes, given: str | None, wanted: Call
     while not changes.closed:
         mark = changes.mark
         batch = await asyncio.to_thread(store.journal, cursor)
+        if revision and batch.entries and not any(entry.revision == revision for entry in batch.entries):
+            yield _CUT_SHORT
         for entry in behind(batch, revision):
             if wanted(entry):
                 yield _event(event_id(cursor, entry.revision), entry)

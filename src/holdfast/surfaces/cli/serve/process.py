@@ -23,6 +23,7 @@ from holdfast.surfaces.http.serving import HttpServer, bound, serve
 _FDS_A_THREAD = 16
 """A thread's connections to the store's files, and what it sleeps by."""
 _PROBE_S = 1.0
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 def run(connected: Callable[[], Holdfast], *, host: str, port: int, more_hosts: Sequence[str], as_json: bool) -> None:
@@ -52,13 +53,16 @@ def _serve(
 ) -> None:
     token = bearer_token(folder.token)
     side = ServerSide(hf, token=token, host=instance.host, port=instance.port, more_hosts=more_hosts)
-    server = HttpServer(side.app, on_begun=lambda: _begun(side, folder, instance, as_json=as_json), on_stop=side.end_waits)
+    named = bool(more_hosts) or instance.host not in _EVERY_ADDRESS
+    server = HttpServer(
+        side.app, on_begun=lambda: _begun(side, folder, instance, named=named, as_json=as_json), on_stop=side.end_waits
+    )
     # What is loaded by now stays loaded: the collector need not look at it again and again.
     gc.freeze()
     serve(server, listening)
 
 
-def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, as_json: bool) -> None:
+def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, named: bool, as_json: bool) -> None:
     link = side.new_link()
     if as_json:
         answer(to_json({"url": side.url, "link": link, "token_file": str(folder.token), "pid": os.getpid()}))
@@ -66,6 +70,8 @@ def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, 
         answer(f"serving at {side.url}, token in {_from_home(folder.token)}\nfor a browser, once: {link}")
     if instance.host not in ("127.0.0.1", "::1", "localhost"):
         remark("it is served beyond this machine, without TLS: put a proxy with TLS before it")
+    if not named:
+        remark("others are refused, as nothing says by which name they reach it: begin it with --allow-host NAME:PORT")
 
 
 def _from_home(path: Path) -> str:

@@ -24,7 +24,7 @@ from holdfast.surfaces.http.queries import refuse_unknown_query
 from holdfast.surfaces.http.reference import Reference
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from holdfast.surfaces.http.server.desk import Desk
-from holdfast.surfaces.http.server.entering import COOKIE, NO_SESSION, Sessions, entrance
+from holdfast.surfaces.http.server.entering import NO_SESSION, Sessions, cookie_name, entrance
 from holdfast.surfaces.http.server.holds import TakeHold
 from holdfast.surfaces.http.server.locks import Acquire
 from holdfast.surfaces.http.server.network import LockRouters
@@ -46,9 +46,10 @@ class ServerSide:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{port}"
         self.sessions = Sessions(token)
+        self.cookie = cookie_name(port)
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
         self._desk = Desk(hf)
-        browsers = Browsers(COOKIE, self.sessions.lets_in, NO_SESSION)
+        browsers = Browsers(self.cookie, self.sessions.lets_in, NO_SESSION)
         doorman = Doorman(
             self._litestar(self._routes(hf)),
             token=token,
@@ -72,7 +73,7 @@ class ServerSide:
         """All that is served: each part brings its own."""
         return [
             *standing_routes(hf, self._changes),
-            *entrance(self.sessions, self.url),
+            *entrance(self.sessions, self.url, self.cookie),
             *(route_of(operation, self._desk) for operation in CATALOGUE),
             *page_routes(hf),
             *metrics_routes(hf),
@@ -93,7 +94,7 @@ class ServerSide:
                 components=Components(
                     security_schemes={
                         "bearer": SecurityScheme(type="http", scheme="bearer"),
-                        "session": SecurityScheme(type="apiKey", name=COOKIE, security_scheme_in="cookie"),
+                        "session": SecurityScheme(type="apiKey", name=self.cookie, security_scheme_in="cookie"),
                     }
                 ),
                 use_handler_docstrings=True,

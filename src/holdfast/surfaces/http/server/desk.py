@@ -20,6 +20,7 @@ from holdfast.kernel.limits import SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.answers.locks import Free
 from holdfast.surfaces.http.server.operation import Operation
+from holdfast.surfaces.http.server.told import Told
 
 T = TypeVar("T")
 
@@ -28,9 +29,10 @@ _NOTHING = (None, Free(free=False))
 
 
 class Turn:
-    """One wait: its descriptor becomes readable when it should end."""
+    """One wait: its descriptor becomes readable when it should end. `told` is the desk's."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Told) -> None:
+        self.told = told
         self.stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.ended = False
 
@@ -50,6 +52,7 @@ class Desk:
         self._slow = ThreadPoolExecutor(waits_max, thread_name_prefix="holdfast-wait")
         self._waits_max = waits_max
         self._turns: set[Turn] = set()
+        self._told = Told()
         self._closing = False
 
     async def carry_out(self, operation: Operation, asked: Plain, damaged: Damage, receive: Receive) -> Any:
@@ -76,7 +79,7 @@ class Desk:
             raise _stopping()
         if len(self._turns) >= self._waits_max:
             return await self._at_once(operation, asked, more)
-        turn = Turn()
+        turn = Turn(self._told)
         self._turns.add(turn)
         gone = asyncio.create_task(_hung_up(receive, turn))
         if "turn" in operation.more:
@@ -92,7 +95,7 @@ class Desk:
             gone.cancel()
         if gone.done() and not gone.cancelled() and operation.undo is not None:
             undo = operation.undo
-            await self._run(self._quick, lambda: undo(self.hf, answer))
+            await self._run(self._quick, lambda: undo(self.hf, answer, turn))
         return answer
 
     async def _at_once(self, operation: Operation, asked: Plain, more: dict[str, Any]) -> Any:
@@ -103,7 +106,7 @@ class Desk:
         )
         if "turn" not in operation.more:
             raise full
-        turn = Turn()
+        turn = Turn(self._told)
         turn.end()
         try:
             work = self._kept(turn, self._quick, lambda: operation.run(self.hf, asked, turn=turn, **more))

@@ -21,7 +21,6 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
 from holdfast.surfaces.http.server.routing import SECURED, problems
 
-COOKIE = "holdfast_session"
 _COOKIE = re.compile(r"([A-Za-z0-9_-]{22})\.([0-9]{1,12})\.([0-9a-f]{64})\Z")
 
 NO_SESSION = b"""<!doctype html>
@@ -33,6 +32,12 @@ NO_SESSION = b"""<!doctype html>
 <p><code>holdfast serve --link</code></p>
 <p>and open the link that it prints. It can be used once.</p></body></html>
 """
+
+
+def cookie_name(port: int) -> str:
+    """The name of the cookie of a server. A browser keeps one set of cookies for all ports of a host, and servers of two stores
+    must not put each other's sessions out."""
+    return f"holdfast_session_{port}"
 
 
 class Link(Plain, frozen=True, kw_only=True):
@@ -77,7 +82,7 @@ class Sessions:
         return hmac.new(self._key, b"session " + begun.encode(), sha256).hexdigest()
 
 
-def entrance(sessions: Sessions, url: str) -> list[Any]:
+def entrance(sessions: Sessions, url: str, cookie_name: str) -> list[Any]:
     """The routes by which a browser comes in."""
 
     @get("/enter/{code:str}", sync_to_thread=False, include_in_schema=False)
@@ -86,7 +91,7 @@ def entrance(sessions: Sessions, url: str) -> list[Any]:
         cookie = sessions.begin(code)
         if cookie is None:
             return Response(NO_SESSION, status_code=410, media_type=MediaType.HTML, headers={"Cache-Control": "no-store"})
-        kept = Cookie(key=COOKIE, value=cookie, path="/", httponly=True, samesite="strict", max_age=int(SERVER_SESSION_S))
+        kept = Cookie(key=cookie_name, value=cookie, path="/", httponly=True, samesite="strict", max_age=int(SERVER_SESSION_S))
         headers = {"Location": "/", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(None, status_code=303, headers=headers, cookies=[kept])
 

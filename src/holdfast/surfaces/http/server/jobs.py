@@ -209,7 +209,7 @@ def register(hf: Holdfast, asked: Register) -> JobView:
     return _told(hf, job)
 
 
-def _put_back(hf: Holdfast, job: JobView | None) -> None:
+def _put_back(hf: Holdfast, job: JobView | None, _: Turn) -> None:
     """Nobody knows of the claim."""
     if job is not None:
         with contextlib.suppress(HoldfastError):

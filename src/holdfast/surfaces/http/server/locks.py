@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import time
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
@@ -83,9 +84,43 @@ class Statistics(Plain, frozen=True, kw_only=True):
     name: Resource | None = None
 
 
-def give_back(hf: Holdfast, grant: answers.GrantView) -> None:
-    """Nobody knows of the grant."""
-    if not grant.reentered:
+def taken(
+    hf: Holdfast,
+    names: list[str],
+    turn: Turn,
+    *,
+    by: str,
+    mode: Mode,
+    timeout_s: float,
+    priority: int,
+    ttl_s: float | None,
+    pid: int | None,
+) -> answers.GrantView:
+    """Take locks. What the job holds by a request that is just being given back is not entered: it is taken anew."""
+    began_s, left_s = time.monotonic(), timeout_s
+    while True:
+        grant = answers.acquired(
+            hf,
+            names,
+            by=by,
+            mode=mode,
+            timeout_s=left_s,
+            priority=priority,
+            ttl_s=ttl_s,
+            pid=pid,
+            stop_fd=turn.stop_fd,
+        )
+        gone = turn.told.tell(token for name, token in grant.tokens.items() if name not in grant.taken)
+        if not gone:
+            return answers.grant_view(grant)
+        for token in gone | ({grant.token} if grant.taken else set()):
+            hf.locks.release_token(token)
+        left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
+
+
+def give_back(hf: Holdfast, grant: answers.GrantView, turn: Turn) -> None:
+    """Nobody knows of the grant, unless the same job has entered it since."""
+    if not grant.reentered and turn.told.take_back(grant.token):
         with contextlib.suppress(HoldfastError):
             # It ends by its time or process all the same.
             hf.locks.release_token(grant.token)
@@ -97,20 +132,19 @@ def acquire(hf: Holdfast, asked: Acquire, turn: Turn) -> answers.GrantView:
 
     Something must end a lock if its release never comes: time with `ttl_s`, or a process of the server's machine with `pid`. On
     a store of several machines `pid` needs a `ttl_s` too. A client that hangs up while it waits leaves the queue. A job that
-    holds all of it already gets its token again.
+    holds all of it already gets its token again, and no more time: renew it.
     """
-    grant = answers.acquired(
+    return taken(
         hf,
         asked.names,
+        turn,
         by=asked.by,
         mode=asked.mode,
         timeout_s=asked.timeout_s,
         priority=asked.priority,
         ttl_s=asked.ttl_s,
         pid=asked.pid,
-        stop_fd=turn.stop_fd,
     )
-    return answers.grant_view(grant)
 
 
 @operation("POST", "/v1/locks/renew", problems=(409,))

@@ -27,7 +27,7 @@ from holdfast.surfaces.http.server.fields import (
     listed,
     told,
 )
-from holdfast.surfaces.http.server.locks import give_back
+from holdfast.surfaces.http.server.locks import give_back, taken
 from holdfast.surfaces.http.server.operation import operation
 
 _Ip = Annotated[str, told("An IP address, with or without a mask.", examples=["10.1.1.100/24"])]
@@ -241,18 +241,17 @@ def list_neighbors(hf: Holdfast, damaged: Damage) -> dict[str, dict[str, Any]]:
 @operation("POST", "/v1/network/routers/lock", problems=(404, 409), undo=give_back)
 def lock_routers(hf: Holdfast, asked: LockRouters, turn: Turn) -> lock_answers.GrantView:
     """Lock routers, all or none, and wait for them up to `timeout_s`. Whoever has a router has all of its hosts."""
-    grant = lock_answers.acquired(
+    return taken(
         hf,
         asked.names,
+        turn,
         by=asked.by,
         mode=asked.mode,
         timeout_s=asked.timeout_s,
         priority=answers.router_priority(hf, asked.job_type, asked.priority),
         ttl_s=asked.ttl_s,
         pid=asked.pid,
-        stop_fd=turn.stop_fd,
     )
-    return lock_answers.grant_view(grant)
 
 
 @operation("POST", "/v1/network/routers/unlock", problems=(404,))

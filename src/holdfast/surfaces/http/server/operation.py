@@ -20,7 +20,7 @@ from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 
 Method = Literal["GET", "POST", "DELETE"]
-Undo = Callable[[Any, Any], None]
+Undo = Callable[[Any, Any, Any], None]
 
 _PARTS = re.compile(r"\{(\w+)\}")
 
@@ -44,7 +44,7 @@ class Operation(NamedTuple):
     outside: bool
     """It talks to another program, which may take its time."""
     undo: Undo | None
-    """What takes its effect back when whoever asked has hung up meanwhile."""
+    """What takes its effect back, by its answer and its turn, when whoever asked has hung up meanwhile."""
 
     def run(self, hf: Holdfast, asked: Plain, **more: Any) -> Any:
         """Do it, and return the answer."""

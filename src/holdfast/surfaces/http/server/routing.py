@@ -87,10 +87,9 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
     parameters += [_parameter(fields[name], PathParameter) for name in operation.in_path]
     if body is not None:
         parameters.append(inspect.Parameter("body", keyword, annotation=RawBody))
-        needed = any(field.required for field in operation.elsewhere)
         annotation = _annotated(body, BodyKwarg(media_type=RequestEncodingType.JSON))
-        default = inspect.Parameter.empty if needed else None
-        parameters.append(inspect.Parameter("data", keyword, annotation=annotation, default=default))
+        # With a default always: the framework's words for a body that is not there say nothing, and ours name what is missing.
+        parameters.append(inspect.Parameter("data", keyword, annotation=annotation, default=None))
     elif operation.method != "POST":
         parameters += [_parameter(field, QueryParameter) for field in operation.elsewhere]
     returned = GenericAlias(Response, (_without_none(operation.answers),))

@@ -5,7 +5,7 @@ import { dialog, el, say } from "./dom.js";
 const segment = encodeURIComponent;
 
 const WAYS = {
-  kick: (deed, why) => ["POST", "/v1/locks/kick", { name: deed.subject, why }],
+  kick: (deed, why) => ["POST", "/v1/locks/kick", { name: deed.subject, why, by: deed.by }],
   cancel_job: (deed) => ["POST", `/v1/jobs/${segment(deed.subject)}/cancel`, {}],
   requeue_job: (deed) => ["POST", `/v1/jobs/${segment(deed.subject)}/requeue`, {}],
   replay: (deed) => ["POST", `/v1/gateways/${segment(deed.subject)}/reconcile`, { action: "replay", epoch: deed.epoch }],

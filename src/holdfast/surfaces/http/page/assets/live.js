@@ -150,7 +150,10 @@ export class Live {
         if (line.startsWith("id: ")) this.lastId = line.slice(4);
         if (line.startsWith("data: ")) data += line.slice(6);
       }
-      if (data) this.onEntry(JSON.parse(data));
+      if (!data) continue;
+      const told = JSON.parse(data);
+      if (told.revision === undefined) this.onGap(); // no entry, but that some are missing or come again
+      else this.onEntry(told);
     }
     return rest;
   }
