@@ -79,7 +79,9 @@ class _Reader:
             raise call.error(f"{flags} is not followed")
         item = self.tree.find(parts)
         if item is None:
-            # Opened without making it: another process had, whose call is written down when it returns, a moment later.
+            if "O_CREAT" not in flags and "O_RDONLY" in flags:
+                raise call.error("it was opened, and nobody had made it")
+            # To write it without making it: another process has, whose call is written down when it returns, a moment later.
             item = self.tree.make("file")
             self._named(call, self.tree.put(parts, item))
         if "O_TRUNC" in flags and item.size:

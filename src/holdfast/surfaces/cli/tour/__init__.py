@@ -20,13 +20,14 @@ import click
 from holdfast.app import connected
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import FILE_NAME, Settings
+from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.tour.agents import agents_chapter
 from holdfast.surfaces.cli.tour.gateway import gateway_chapter
 from holdfast.surfaces.cli.tour.jobs import jobs_chapter
 from holdfast.surfaces.cli.tour.locks import locks_chapter
 from holdfast.surfaces.cli.tour.network import network_chapter
 from holdfast.surfaces.cli.tour.recovery import recovery_chapter
-from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage, filled
+from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage, complaints, filled
 from holdfast.surfaces.cli.tour.store import store_chapter
 from holdfast.surfaces.cli.tour.workflows import workflows_chapter
 
@@ -114,6 +115,8 @@ def tour(keep: bool) -> int:
             told = _played(url, folder)
     except BrokenStep as broken:
         click.secho(f"\n  ✗ {broken}", fg="red")
+        for line in complaints(folder):
+            click.secho(f"    {printable(line)}", dim=True)
         click.echo("The tour stops here: this did not come out as told.")
         return 1
     finally:

@@ -16,6 +16,8 @@ from holdfast.app import Holdfast
 PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.03
 _WIDTH_MAX = 110
+_COMPLAINTS = "complaints"
+_COMPLAINTS_MAX = 8
 _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
 """How variables begin that would lead a process of the tour elsewhere than to the tour's own store and tmux."""
 
@@ -97,11 +99,18 @@ class Stage:
 
     def _start(self, command: Sequence[str]) -> Process:
         # In the tour's folder: the settings of wherever the user is must not lead it elsewhere.
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.environment, cwd=self.folder, text=True
-        )
+        with open(self.folder / _COMPLAINTS, "ab") as complaints:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=complaints, env=self.environment, cwd=self.folder, text=True
+            )
         self._started.append(process)
         return process
+
+
+def complaints(folder: Path) -> list[str]:
+    """The last that the processes of a tour complained of, of which some belongs to the tour."""
+    path = folder / _COMPLAINTS
+    return path.read_text(errors="replace").splitlines()[-_COMPLAINTS_MAX:] if path.exists() else []
 
 
 def filled(text: str, lead: str = "") -> str:
