@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
 import holdfast
@@ -282,25 +283,36 @@ class Process:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still. For one that does nothing, in the background either."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self.stands_still()
+        """SIGSTOP, and wait until it stands still, at a moment at which it keeps nobody out of the store."""
+        while True:
+            os.kill(self.pid, signal.SIGSTOP)
+            self.stands_still()
+            if not self._keeps_others_out():
+                return
+            self.go_on()
 
     def stop_after_renewal(self) -> None:
         """Let it stand still just after its next sign of life; elsewhere it might keep everybody out of the store."""
         while True:
             self.stop_at("sqlite.notify.after", "postgres.commit.after")
             self.stands_still()
-            if not self._keeps_a_gate_shut():
+            if not self._keeps_others_out():
                 return
             # The thread that does its writing had not left yet when the one that renews was stopped.
             self.go_on()
 
-    def _keeps_a_gate_shut(self) -> bool:
-        """Is one of its threads inside a transaction on this machine's disk?"""
+    def _keeps_others_out(self) -> bool:
+        """Is one of its threads inside a transaction? On a database it may be another process's: then it is tried again."""
+        if not self._url.startswith("sqlite:"):
+            with psycopg.connect(self._url, autocommit=True) as database:
+                found = database.execute(
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+                ).fetchone()
+            return found is None or found[0] > 0
         held = re.compile(rf"FLOCK +\S+ +WRITE {self.pid} \S+:(\d+) ")
         inodes = {int(found[1]) for found in held.finditer(Path("/proc/locks").read_text())}
-        gates = Path(self._url.partition(":")[2]).parent.glob("*-gate") if self._url.startswith("sqlite:") else ()
+        gates = Path(self._url.partition(":")[2]).parent.glob("*-gate")
         return any(gate.stat().st_ino in inodes for gate in gates)
 
     def stands_still(self) -> None:

@@ -20,10 +20,14 @@ Process = subprocess.Popen[str]
 def trapping(signal_name: str, status: int = 42) -> list[str]:
     """A command that says `up`, and for the signal `got`, and exits with a status."""
     script = (
+        # Asleep in a read that the signal itself ends: one that comes just before a pause would not.
         "import os, signal\n"
+        "reads, writes = os.pipe()\n"
+        "os.set_blocking(writes, False)\n"
+        "signal.set_wakeup_fd(writes)\n"
         f"signal.signal(signal.{signal_name}, lambda *_: (os.write(1, b'got\\n'), os._exit({status})))\n"
         "os.write(1, b'up\\n')\n"
-        "while True: signal.pause()"
+        "while True: os.read(reads, 1)"
     )
     return [sys.executable, "-c", script]
 
