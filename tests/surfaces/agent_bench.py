@@ -11,7 +11,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
 from tests.surfaces.command import CommandLine
-from tests.surfaces.locking import HOLDING, PATIENCE_S, line
+from tests.surfaces.locking import HOLDING, PATIENCE_S, line, put_down
 from tests.tmux_server import TmuxServer, tmux_server
 
 Process = subprocess.Popen[str]
@@ -59,8 +59,7 @@ class AgentBench(CommandLine):
 
     def close(self) -> None:
         for process in self._started:
-            process.kill()
-            process.communicate()
+            put_down(process)
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """Commands under locks, for tests: each step waits for what the step before it made happen, and for no length of time."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from holdfast.app import Holdfast, connect
 from holdfast.primitives.locks.record import within
@@ -72,8 +74,7 @@ class Bench(CommandLine):
 
     def close(self) -> None:
         for process in self._started:
-            process.kill()
-            process.communicate()
+            put_down(process)
 
 
 @contextmanager
@@ -89,14 +90,31 @@ def bench(folder: Path) -> Iterator[Bench]:
 
 def line(process: Process) -> str:
     """The next line of output."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return _line_of(process.stdout)
 
 
 def remark(process: Process) -> str:
     """The next line on standard error."""
-    assert process.stderr is not None
-    return process.stderr.readline().strip()
+    return _line_of(process.stderr)
+
+
+def _line_of(stream: IO[str] | None) -> str:
+    assert stream is not None
+    found = bytearray()
+    # From the pipe itself, as `end` does: what a buffer had read ahead would be missing there.
+    while (byte := os.read(stream.fileno(), 1)) not in (b"", b"\n"):
+        found += byte
+    return found.decode().strip()
+
+
+def put_down(process: Process) -> None:
+    """Kill a process, and wait for it; not for whatever it has started, which may have its output still."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 def end(process: Process) -> tuple[int, str, str]:

@@ -153,6 +153,14 @@ def test_what_a_broken_chapter_started_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert not os.path.exists(f"/proc/{pids[0]}")
 
 
+def test_what_a_process_printed_at_once_is_read_line_by_line_and_to_its_end(tmp_path: Path) -> None:
+    stage = Stage(None, "", tmp_path)  # type: ignore[arg-type]
+    process = stage.start_script("print('ready', flush=True); print('done', flush=True)")
+    process.wait()
+    assert stage.line(process) == "ready"
+    assert stage.outcome(process) == (0, "done")
+
+
 def test_a_narrow_terminal_gets_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     lines = filled("one two three four five six seven eight nine ten eleven twelve", "  · ").splitlines()

@@ -1,17 +1,23 @@
 """Arm the program's fault points: count them, then kill, stop or fail the process at any one of them.
 
+Those are counted that the thread reaches which runs the work, by itself or through the gate's: what is done in the background
+at any moment would make the numbers others each time.
+
 names = faults.recorded(lambda: work())            # every point that the work reaches, in order
 with faults.armed(at=7, action=faults.kill): ...   # die at the eighth
 """
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.kernel import faults as points
 
 Action = Callable[[str], None]
+
+_WORKS_FOR_OTHERS = "holdfast-gate"
 
 
 def kill(point: str) -> None:
@@ -27,7 +33,7 @@ def stop(point: str) -> None:
 def recorded(work: Callable[[], object]) -> list[str]:
     """Run the work and return the points it reached."""
     names: list[str] = []
-    with _hooked(names.append):
+    with _hooked(_here(names.append)):
         work()
     return names
 
@@ -43,7 +49,7 @@ def armed(*, at: int, action: Action) -> Iterator[None]:
         if passed == at + 1:
             action(point)
 
-    with _hooked(count):
+    with _hooked(_here(count)):
         yield
 
 
@@ -57,6 +63,17 @@ def at_point(name: str, action: Action) -> Iterator[None]:
 
     with _hooked(act):
         yield
+
+
+def _here(act: Action) -> Action:
+    """Act for the thread that is this one, and for the one that works for others."""
+    me = threading.get_ident()
+
+    def act_here(point: str) -> None:
+        if threading.get_ident() == me or threading.current_thread().name == _WORKS_FOR_OTHERS:
+            act(point)
+
+    return act_here
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def _waiting(stage: Stage) -> None:
     stage.say("a worker waits for work: asleep, not polling")
     worker = stage.start_script(_WAITER, label)
     # It has looked and found nothing, so that from here on only a wake-up can bring it the job in time.
-    asleep = bool(worker.stdout and worker.stdout.readline().strip() == "asleep")
+    asleep = stage.line(worker) == "asleep"
     before = time.monotonic()
     job = stage.hf.jobs.register_job("now", agent="claude-code", agent_session=label)
     status, printed = stage.outcome(worker)

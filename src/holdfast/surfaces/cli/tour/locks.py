@@ -1,10 +1,9 @@
 """The locks chapter."""
 
 import signal
-import subprocess
 
 from holdfast.kernel.errors import DeadlockDetected, Fenced
-from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
+from holdfast.surfaces.cli.tour.stage import BrokenStep, Process, Stage
 
 HAND_OVER_MS_MAX = 1000
 """Well below the second look that a sleeper takes by itself (WAIT_RECHECK_S), and far below any lease."""
@@ -85,7 +84,7 @@ def _deadlock(stage: Stage) -> None:
     stage.holds(stage.hf.locks.list_held() == [], "nothing is left behind (`holdfast locks status`)")
 
 
-def _asleep(stage: Stage, by: str, name: str) -> "subprocess.Popen[str]":
+def _asleep(stage: Stage, by: str, name: str) -> Process:
     """A process that has asked and sleeps, so that from here on only a wake-up can bring it its turn in time."""
     process = stage.start_script(_NEXT, by, name)
     if stage.line(process) != "waits":
@@ -93,7 +92,7 @@ def _asleep(stage: Stage, by: str, name: str) -> "subprocess.Popen[str]":
     return process
 
 
-def _granted(stage: Stage, process: "subprocess.Popen[str]", since_s: float) -> tuple[float, int]:
+def _granted(stage: Stage, process: Process, since_s: float) -> tuple[float, int]:
     """How long it took until a sleeper had it, and its token."""
     status, printed = stage.outcome(process)
     at_s, token = printed.split()[-2:] if status == 0 else ("inf", "0")

@@ -21,7 +21,7 @@ _COMPLAINTS_MAX = 8
 _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
 """How variables begin that would lead a process of the tour elsewhere than to the tour's own store and tmux."""
 
-Process = subprocess.Popen[str]
+Process = subprocess.Popen[bytes]
 
 
 class BrokenStep(Exception):
@@ -69,16 +69,16 @@ class Stage:
 
     def line(self, process: Process) -> str:
         """The next line that a process prints; empty when it has ended."""
-        return process.stdout.readline().strip() if process.stdout else ""
+        return process.stdout.readline().decode(errors="replace").strip() if process.stdout else ""
 
     def monotonic(self) -> float:
         """A time that all processes of this machine agree on."""
         return time.monotonic()
 
     def outcome(self, process: Process) -> tuple[int, str]:
-        """Wait for a process; return its exit status and what it printed."""
+        """Wait for a process; return its exit status and what it printed after the lines that were read."""
         printed, _ = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, printed.strip()
+        return process.returncode, printed.decode(errors="replace").strip()
 
     def until(self, true: Callable[[], bool], text: str) -> None:
         """Wait for what other programs do, which tell nobody. Raises BrokenStep when it does not come about."""
@@ -100,8 +100,9 @@ class Stage:
     def _start(self, command: Sequence[str]) -> Process:
         # In the tour's folder: the settings of wherever the user is must not lead it elsewhere.
         with open(self.folder / _COMPLAINTS, "ab") as complaints:
+            # Unbuffered: what `line` read ahead would be missing from the `outcome`, which reads from the pipe itself.
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=complaints, env=self.environment, cwd=self.folder, text=True
+                command, bufsize=0, stdout=subprocess.PIPE, stderr=complaints, env=self.environment, cwd=self.folder
             )
         self._started.append(process)
         return process

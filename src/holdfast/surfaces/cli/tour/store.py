@@ -37,7 +37,7 @@ def _kill_half_way(stage: Stage) -> None:
     before = stage.hf.jobs.list_jobs()
     stage.say("a process deletes every job, all in one transaction, and is killed with -9 before it commits")
     writer = stage.start_script(_HALF_WAY)
-    inside = bool(writer.stdout and writer.stdout.readline().strip() == "inside")
+    inside = stage.line(writer) == "inside"
     began = time.monotonic()
     os.kill(writer.pid, signal.SIGKILL)
 

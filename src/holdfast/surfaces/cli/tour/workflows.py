@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
 
 from holdfast.kernel.errors import EAgain
-from holdfast.surfaces.cli.tour.stage import Stage
+from holdfast.surfaces.cli.tour.stage import Process, Stage
 
 _TUNING = 'echo $$; until [ -e "$HOLDFAST_PREEMPT_FILE" ]; do sleep 0.1; done'
 _LOADING = "echo $$; exec sleep 60"
@@ -50,7 +49,7 @@ def _kill(stage: Stage) -> None:
     stage.outcome(swap)
 
 
-def _begun(stage: Stage, *words: str) -> "subprocess.Popen[str]":
+def _begun(stage: Stage, *words: str) -> Process:
     """A command of ours, once the command under it runs."""
     process = stage.start(*words)
     os.kill(int(stage.line(process)), 0)
