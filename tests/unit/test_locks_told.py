@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,31 @@ def test_counts_that_cannot_be_added_now_are_kept_for_the_next_time(timed: World
     store.down = False
     counting.add_up()
     assert timed.locks.statistics()["a"].kicks == 2
+
+
+def test_whoever_asks_finds_what_another_thread_is_just_adding(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = statistics_.Counting(timed.store)
+    counting.count(["a"], "kicks")
+    ended: list[str] = []
+    transact = timed.store.transact
+
+    def ask() -> None:
+        counting.add_up()
+        ended.append("asked")
+
+    asking = threading.Thread(target=ask)
+
+    def slowly(*arguments: Any, **more: Any) -> None:
+        asking.start()
+        # It has all the time it would need if it did not wait.
+        asking.join(0.2)
+        transact(*arguments, **more)
+        ended.append("added")
+
+    monkeypatch.setattr(timed.store, "transact", slowly)
+    counting.add_up()
+    asking.join()
+    assert ended == ["added", "asked"]
 
 
 # --- status, explanation, graph ---
