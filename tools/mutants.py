@@ -430,7 +430,7 @@ MUTANTS = [
     Mutant(
         "those behind a request that leaves are woken",
         _TURNS,
-        "            self._tx.notify(other.address)\n        self.table.dequeue(request)",
+        "            self._neighbours.leave(request)\n        self.table.dequeue(request)",
         "            pass\n        self.table.dequeue(request)",
     ),
     Mutant(
