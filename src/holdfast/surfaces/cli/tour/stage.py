@@ -23,6 +23,25 @@ _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
 
 Process = subprocess.Popen[bytes]
 
+TELLING = """
+class Telling:
+    '''Says when there is nothing to do but sleep.'''
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *how):
+        return self.inner.__exit__(*how)
+    def listen(self, topics):
+        return Telling(self.inner.listen(topics))
+    def wait(self, timeout_s, **more):
+        print('asleep', flush=True)
+        return self.inner.wait(timeout_s, **more)
+"""
+"""For a program whose sleep is part of the story: what it wraps its store in."""
+
 
 class BrokenStep(Exception):
     """A statement of the tour did not hold."""
