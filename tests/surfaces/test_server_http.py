@@ -21,6 +21,7 @@ from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.server.entering import Sessions
 from holdfast.surfaces.http.sse import event_id
 from tests.patience import until
+from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
 
 pytestmark = pytest.mark.slow
@@ -284,6 +285,22 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
     assert server.hf.jobs.list_jobs()[0].status.value == "pending"
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 200
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 204
+
+
+def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away() -> None:
+    limit_s = 2
+    with running() as database, connect(database.database()) as hf, served(hf) as server, ThreadPoolExecutor(3) as threads:
+        assert acquire(server, "first").is_success
+        waiting = [threads.submit(acquire, server, f"waits-{number}", timeout_s=limit_s) for number in range(3)]
+        until(lambda: len(waits(hf)) == len(waiting))
+        database.crash()
+        gone_s = time.monotonic()
+        told = [(one.status_code, one.json()["code"], one.json()["message"]) for one in (each.result() for each in waiting)]
+        # Its own limit, and a moment each for the last look and for leaving the queue: no more than for one who is in line.
+        assert time.monotonic() - gone_s < limit_s + 4
+        assert [(status, code) for status, code, _ in told] == 3 * [(503, "store_unavailable")]
+        assert all("check that it runs" in message for _, _, message in told)
+        database.start()
 
 
 def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
