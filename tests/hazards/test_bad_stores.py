@@ -536,6 +536,26 @@ def test_a_given_up_turn_is_not_kept(path: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("way", ["deleted", "moved", "replaced"])
+def test_a_store_whose_file_is_gone_takes_no_change_and_says_so(path: Path, way: str) -> None:
+    store = _open(path)
+    put(store, "a")
+    if way == "deleted":
+        path.unlink()
+    else:
+        path.rename(path.with_name("elsewhere"))
+    if way == "replaced":
+        path.touch()
+    for act in (lambda: put(store, "a"), lambda: store.journal(limit=1)):
+        with pytest.raises(StoreUnavailable, match="moved, deleted or replaced") as refused:
+            act()
+        assert refused.value.fields["outcome"] == "none"
+    if way == "moved":
+        path.with_name("elsewhere").rename(path)
+        put(store, "a")
+    store.close()
+
+
 def test_a_database_locked_by_another_program(path: Path) -> None:
     store = _open(path)
     theirs = sqlite3.connect(path, isolation_level=None)

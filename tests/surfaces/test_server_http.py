@@ -393,6 +393,16 @@ def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Ser
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
 
 
+def test_a_server_whose_store_is_gone_is_not_ready(small: Served, tmp_path: Path) -> None:
+    assert small.http.get("/ready").status_code == 200
+    (tmp_path / "store.sqlite").rename(tmp_path / "elsewhere")
+    told = small.http.get("/ready")
+    assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
+    assert small.http.get("/health").status_code == 200
+    (tmp_path / "elsewhere").rename(tmp_path / "store.sqlite")
+    assert small.http.get("/ready").status_code == 200
+
+
 def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:
     journal = small.hf.store.journal
     with small.http.stream("GET", "/v1/events") as stream:
