@@ -55,12 +55,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not a database at all, " * 400, bytes(range(256)) * 64, b"\0" * 8192, b"SQLite format 3\0" + b"\xff" * 4096]
+    ("content", "advice"),
+    [
+        (b"not a database at all, " * 400, "is not a Holdfast store"),
+        (b"x", "is not a Holdfast store"),
+        (bytes(range(256)) * 64, "is not a Holdfast store"),
+        (b"\0" * 8192, "is not a Holdfast store"),
+        (b"SQLite format 3\0" + b"\xff" * 4096, "store restore"),
+    ],
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match="restore"):
+    with pytest.raises(StoreCorrupt, match=advice):
         _open(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
