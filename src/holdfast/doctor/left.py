@@ -7,7 +7,6 @@ from pathlib import Path
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.domains.agents.cleanup import REMOVED_FOR
-from holdfast.domains.jobs.reach import reach_of, was_chosen
 from holdfast.domains.workflows.change import gone
 from holdfast.kernel.holder import Liveness
 from holdfast.places import workflow_folder
@@ -88,8 +87,7 @@ def followers(hf: Holdfast) -> list[Finding]:
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:
-    waiting = next(hf.job_events.unsent_pages(), [])
-    if any(was_chosen(reach_of(one.job.broker, os.environ), os.environ) for one in waiting):
+    if hf.job_events.sendable(os.environ):
         number = hf.job_events.unsent_count()
         mend = "`holdfast jobs publish --unsent` sends them when their broker can be reached"
         yield warn("journal", f"{number} events of jobs wait for their broker", mend)
