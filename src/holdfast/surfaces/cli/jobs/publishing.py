@@ -9,6 +9,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Sent, sent
 from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
@@ -56,7 +57,7 @@ def _send_all(hf: Holdfast, as_json: bool) -> None:
 
 
 def _sent(number: int, as_json: bool) -> str | bytes:
-    return to_json(Sent(sent=number)) if as_json else f"{number} events sent"
+    return to_json(Sent(sent=number)) if as_json else f"{counted(number, 'event')} sent"
 
 
 def _decoded(text: str) -> Any:

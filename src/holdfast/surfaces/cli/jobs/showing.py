@@ -12,6 +12,7 @@ from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import found, timeline
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import STATUSES, job_option, json_option, mirror, where_options
@@ -98,7 +99,7 @@ def _rebuild(hf: Holdfast, as_json: bool) -> None:
             outcome="unknown",
         ) from None
     told = {"jobs": jobs, "folder": str(hf.job_log.folder)}
-    answer(to_json(told) if as_json else printable(f"the log of {jobs} jobs is written again: {told['folder']}"))
+    answer(to_json(told) if as_json else printable(f"the log of {counted(jobs, 'job')} is written again: {told['folder']}"))
 
 
 def _list(hf: Holdfast, as_json: bool) -> None:
