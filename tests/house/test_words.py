@@ -61,3 +61,9 @@ def test_no_line_of_any_help_is_wider_than_a_terminal(monkeypatch: pytest.Monkey
     wide = [f"{one.command_path}: {line}" for one in contexts for line in one.get_help().splitlines() if len(line) > COLUMNS]
     assert len(contexts) > 90
     assert wide == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_no_page_says_a_paragraph_twice(page: Path) -> None:
+    paragraphs = [one for one in page.read_text().split("\n\n") if len(one) > COLUMNS and not one.startswith(("|", "```", "!"))]
+    assert [one[:COLUMNS] for number, one in enumerate(paragraphs) if one in paragraphs[:number]] == []
