@@ -190,7 +190,7 @@ def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_p
     there = ("--registry-dir", str(folder))
     assert holdfast("jobs", "prune", *there).out == "0 jobs removed\n"
     assert (folder / "theirs.json").exists()
-    assert holdfast("jobs", "prune", "--adopted", *there).out == "1 jobs removed\n"
+    assert holdfast("jobs", "prune", "--adopted", *there).out == "1 job removed\n"
     assert not (folder / "theirs.json").exists()
     assert "removed         from the registry, error" in holdfast("jobs", "logs", "theirs", *there).out
     assert holdfast("jobs", "logs", "--list", *there).out.split("\t")[:2] == ["theirs", "error"]

@@ -217,7 +217,7 @@ def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker
     assert (status, out.splitlines()[-1]) == (0, f"{job_id} is completed: done")
     plain.start()
     sent = holdfast("jobs", "publish", "--unsent")
-    assert (sent.status, sent.out) == (0, "1 events sent\n")
+    assert (sent.status, sent.out) == (0, "1 event sent\n")
 
 
 def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(plain: Broker, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import TRANSITIONS
+from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.errors import (
     Collision,
     Fenced,
@@ -281,6 +282,16 @@ def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.
     picked = waiter.got()
     assert picked is not None
     assert picked.job_id == job.job_id
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_worker_hears_that_its_job_was_put_back_whatever_was_shown(jobs: Jobs, journal: Journal, shown: bool) -> None:
+    register(jobs)
+    job = jobs.pick_pending(LABEL)
+    assert job is not None
+    with journal._store.listen([job_topic(job.job_id)]) as ears:
+        jobs.requeue(job.job_id, token=job.token if shown else None)
+        assert ears.wait(0).notified
 
 
 def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

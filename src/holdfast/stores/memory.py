@@ -86,14 +86,20 @@ class MemoryStore:
             self._board.notify(topic)
         return result
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+    def read(
+        self,
+        body: Callable[[ReadTx], T],
+        *,
+        scope: Scope,
+        timeout_s: float = TRANSACT_TIMEOUT_S,  # noqa: ARG002 - nobody is waited for
+    ) -> T:
         self._check_open()
         spaces = spaces_of(scope)
         same_residence(spaces)
         return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces}))
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
-        return self.read(lambda tx: tx.get(space, key), scope=[space])
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+        return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         return plain.put_new(self, space, items, timeout_s)

@@ -65,6 +65,14 @@ def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
     return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
 
 
+def chosen(broker: Broker, environment: Mapping[str, str]) -> bool:
+    """The same of a record's broker. A variable that cannot be is a choice too."""
+    try:
+        return was_chosen(reach_of(broker, environment), environment)
+    except InvalidValue:
+        return True
+
+
 def _truth(text: str | None, otherwise: bool) -> bool:
     if text is None:
         return otherwise

@@ -123,8 +123,8 @@ class Counting:
                 tally.wait_counts[bucket] += 1
 
     def add_up(self) -> None:
-        """Add what was counted to the store's statistics. What cannot be added now is kept for the next time."""
-        # One after the other: what another thread is just adding has been added when this returns.
+        """Add what was counted to the store's statistics. What cannot be added now is kept for the next time. What another
+        thread is just adding is there too when this returns."""
         with self._adding:
             self._add_up()
 

@@ -11,6 +11,7 @@ from holdfast.kernel import clock
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S, QUEUE_TRIM_EVERY, QUEUE_TRIM_MAX
 from holdfast.kernel.store import Damage, ReadTx, Tx
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.record import (
     ENDED,
@@ -50,8 +51,7 @@ class Line:
             return known
         if self.head.depth >= self._depth_max:
             raise Full(
-                f"{self.head.depth} requests of {self._queue} have not ended, and no more are taken: wait for some to end, or "
-                "cancel some",
+                f"{counted(self.head.depth, 'request')} of {self._queue} must end before more are taken: wait, or cancel some",
                 queue=self._queue,
                 depth=self.head.depth,
                 depth_max=self._depth_max,
@@ -126,8 +126,12 @@ class Line:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """End everything that runs, as whoever ran it is gone; what is said of it goes by how far it got."""
+        return [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+
+    def running(self) -> list[Request]:
+        """What runs, in the order it came."""
         rows = self._tx.find(REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged)
-        return [self._failed(row.record, code, detail[row.record.receipt], None) for row in rows]
+        return [row.record for row in rows]
 
     def stale(self, epoch: int) -> list[Request]:
         """The waiting requests that are meant for an epoch before this one, in the order they came."""

@@ -28,6 +28,8 @@ from holdfast.stores.sqlite.translate import translated
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
 
+_MAGIC = b"SQLite format 3\0"
+
 DIALECT = Dialect(mark="?", schema="", dump=lambda data: data)
 
 _LAST = "max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
@@ -69,6 +71,7 @@ def refuse_foreign(path: Path) -> None:
     """
     if path.with_name(path.name + "-gate").exists() or path.stat().st_size == 0:
         return
+    _refuse_no_database(path)
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             layout_of(connection, path)
@@ -76,6 +79,21 @@ def refuse_foreign(path: Path) -> None:
         found = translated(path, error)
         if isinstance(found, StoreCorrupt):
             raise found from None
+
+
+def _refuse_no_database(path: Path) -> None:
+    """Raise StoreCorrupt for a file that no SQLite has made: to restore a backup over it is no advice."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError:
+        # SQLite says better why.
+        return
+    if not _MAGIC.startswith(head):
+        raise StoreCorrupt(
+            f"{path} is not a Holdfast store, nor any other database: give --store a path of its own",
+            path=str(path),
+        )
 
 
 def create(connection: sqlite3.Connection, era: int) -> None:

@@ -9,15 +9,16 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Sent, sent
-from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
+from holdfast.surfaces.cli.jobs.options import changing, job_argument, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
 
 _EVENTS = [kind.value for kind in EventKind]
 
 
 @click.command()
-@click.argument("job_id", metavar="[JOB", required=False)
+@job_argument("[JOB", before="event")
 @click.argument("event", metavar="EVENT]", type=click.Choice(_EVENTS), required=False)
 @click.option("--detail", default="", help="What there is to say, for people.")
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
@@ -56,7 +57,7 @@ def _send_all(hf: Holdfast, as_json: bool) -> None:
 
 
 def _sent(number: int, as_json: bool) -> str | bytes:
-    return to_json(Sent(sent=number)) if as_json else f"{number} events sent"
+    return to_json(Sent(sent=number)) if as_json else f"{counted(number, 'event')} sent"
 
 
 def _decoded(text: str) -> Any:

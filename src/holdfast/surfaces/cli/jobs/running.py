@@ -51,7 +51,7 @@ def run(
 
     \b
         holdfast jobs run --agent-session tmux:me -- ./agent.sh
-        holdfast jobs run --agent-session tmux:me --once --validate ./check.sh -- claude -p
+        holdfast jobs run --agent-session tmux:me --validate ./check -- claude -p
 
     The command runs in the job's working folder. It finds the job on its standard input, and HOLDFAST_JOB_ID,
     HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT, HOLDFAST_JOB_AGENT, HOLDFAST_JOB_SESSION and

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from holdfast.app import Holdfast
+from holdfast.surfaces.cli.tour.warden import MARK
 
 PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.03
@@ -57,7 +58,7 @@ class Stage:
         self.told = 0
         self.last_said = ""
         around = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), "TMUX_TMPDIR": str(folder)}
+        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), MARK: str(folder)}
         self._started: list[Process] = []
 
     def title(self, text: str, why: str) -> None:
