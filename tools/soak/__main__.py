@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.soak.supervisor import Outcome, Plan, Supervisor
+from tools.soak.outcome import Outcome, Plan
+from tools.soak.supervisor import Supervisor
 
 
 def soaked(plan: Plan) -> Outcome:
@@ -32,11 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--store", choices=["sqlite", "postgres"], action="append", help="both unless told")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two blows, on average")
     parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
+    parser.add_argument("--plant", default="", help="a fault of tools/soak/faults.py, which must be found")
     chosen = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
     failed = False
     for store in chosen.store or ["sqlite", "postgres"]:
-        outcome = soaked(Plan(store, chosen.minutes * 60, seed, chosen.pause, chosen.share))
+        outcome = soaked(Plan(store, chosen.minutes * 60, seed, chosen.pause, chosen.share, chosen.plant))
         print(outcome, flush=True)
         failed = failed or bool(outcome.violations)
     return 1 if failed else 0

@@ -25,7 +25,8 @@ _CELL = struct.Struct("<q")
 class Board:
     """Memory that all processes of a soak share: the phase, and a row of counts for each slot."""
 
-    COUNTS = ("operations", "recoveries", "fenced", "refused", "unsure")
+    COUNTS = ("operations", "recoveries", "kills", "fenced", "refused", "unsure")
+    """`kills` are those of programs that a process has begun itself."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, (1 + slots * len(self.COUNTS)) * _CELL.size)

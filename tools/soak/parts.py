@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import holdfast
 from holdfast.app import Holdfast
-from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts
+from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts, server_parts
 from tools.soak.child import Child
 
 Play = Callable[[Child, Holdfast], bool]
@@ -36,6 +36,8 @@ PARTS = [
     Part("workflow", flow_parts.workflow, 3),
     Part("swapper", flow_parts.swapper, 2),
     Part("client", gateway_parts.client, 2),
+    Part("caller", server_parts.caller, 3),
+    Part("fetcher", server_parts.fetcher, 2),
     Part("follower", journal_parts.follower, 2),
     Part("watcher", journal_parts.watcher, 1, mortal=False),
 ]

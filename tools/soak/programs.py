@@ -1,29 +1,56 @@
-"""What is no process of ours: the gateway's own program, the broker, the database. Each can be killed and started again."""
+"""What runs beside: the gateway and the servers as their users run them, the broker, the database.
+
+Each can be killed, stopped and continued, ended, and started again.
+"""
 
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tests.hazards.gateway_process import DILIGENT
 from tests.stores import postgres_server
-from tests.stores.postgres_server import Server
-from tests.surfaces.broker import Broker
 from tools.soak.gateway_parts import AGENT
+from tools.soak.services import Database, MessageBroker
+
+_SERVERS = 2
+_PATIENCE_S = 60.0
 
 
 class Program(Protocol):
     """Something that can be taken down and brought up again."""
 
-    name: str
+    @property
+    def kind(self) -> str:
+        """What it is called in the counts."""
+        ...
 
-    def down(self) -> None:
-        """End it without a word, or as harshly as it can bear."""
+    @property
+    def stopped(self) -> bool:
+        """By `stop`, and not continued since."""
+        ...
+
+    def kill(self) -> None:
+        """End it with -9, and wait for that."""
+        ...
+
+    def end(self) -> None:
+        """Ask it to end, and wait for that."""
+        ...
+
+    def stop(self) -> None:
+        """Let it do nothing until `go_on`."""
+        ...
+
+    def go_on(self) -> None:
+        """After `stop`."""
         ...
 
     def up(self) -> None:
@@ -31,33 +58,29 @@ class Program(Protocol):
         ...
 
     def ready(self) -> None:
-        """Return when it serves."""
+        """Return when it serves. Raises RuntimeError when it does not come to that."""
         ...
 
 
-class Gateway:
-    """`holdfast gateway serve` before a command agent that writes down what it is asked for. Another `holdfast` program, as a
-    server of the whole store, is one more class like this one, and a line in `programs`."""
+class Command:
+    """A `holdfast` command that serves until it is ended, and says so in its first line."""
 
-    name = "gateway"
-
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, kind: str, folder: Path, url: str, words: Sequence[str], said: str) -> None:
+        self.kind = kind
+        self.stopped = False
         self._folder = folder
-        self._environment = {
-            **os.environ,
-            "HOLDFAST_STORE": url,
-            "HOLDFAST_GATEWAY_ROOT": str(folder / "gateways"),
-            "LC_ALL": "C.UTF-8",
-        }
+        self._log = folder / f"{kind}.log"
+        self._words = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
+        self._said = said
+        gateways = str(folder / "gateways")
+        self._environment = {**os.environ, "HOLDFAST_STORE": url, "HOLDFAST_GATEWAY_ROOT": gateways, "LC_ALL": "C.UTF-8"}
         self._process: subprocess.Popen[str] | None = None
         self._told = False
 
     def up(self) -> None:
-        agent = [sys.executable, "-c", DILIGENT, str(self._folder / "asked")]
-        words = [sys.executable, "-m", "holdfast.surfaces.cli.entry", "gateway", "serve", AGENT, "--adapter", "command"]
-        with open(self._folder / "gateway.log", "a") as errors:
+        with self._log.open("a") as errors:
             self._process = subprocess.Popen(
-                [*words, "--", *agent],
+                self._words,
                 env=self._environment,
                 cwd=self._folder,
                 stdout=subprocess.PIPE,
@@ -69,53 +92,46 @@ class Gateway:
 
     def ready(self) -> None:
         assert self._process is not None and self._process.stdout is not None
-        line = "gateway of " if self._told else self._process.stdout.readline()
+        if not self._told:
+            heard, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_S)
+            if not heard or not self._process.stdout.readline().startswith(self._said):
+                raise RuntimeError(f"the {self.kind} did not start: {self._log.read_text()[-2000:]}")
         self._told = True
-        if not line.startswith("gateway of "):
-            raise RuntimeError(f"the gateway did not start: {(self._folder / 'gateway.log').read_text()[-2000:]}")
 
-    def down(self) -> None:
+    def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
+        self.stopped = False
+
+    def end(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.communicate(timeout=_PATIENCE_S)
+        self._process = None
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        self.stopped = True
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self.stopped = False
 
 
-class MessageBroker:
-    """mosquitto."""
-
-    name = "broker"
-
-    def __init__(self, folder: Path) -> None:
-        self._broker = Broker(folder / "broker")
-        os.environ.update(self._broker.environment)
-
-    def up(self) -> None:
-        self._broker.start()
-
-    def ready(self) -> None:
-        """It is, once it was started."""
-
-    def down(self) -> None:
-        self._broker.stop()
+def gateway(folder: Path, url: str) -> Command:
+    """`holdfast gateway serve` before a command agent that writes down what it is asked for."""
+    agent = [sys.executable, "-c", DILIGENT, str(folder / "asked")]
+    words = ["gateway", "serve", AGENT, "--adapter", "command", "--", *agent]
+    return Command("gateway", folder, url, words, "gateway of ")
 
 
-class Database:
-    """PostgreSQL: crashed, so that what it had not written is lost, and recovered."""
-
-    name = "database"
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def up(self) -> None:
-        self._server.start()
-
-    def ready(self) -> None:
-        """It is, once it was started."""
-
-    def down(self) -> None:
-        self._server.crash()
+def server(folder: Path, url: str) -> Command:
+    """`holdfast serve` at a port that stays its own."""
+    return Command("server", folder, url, ["serve", "--port", str(_free_port())], "serving at ")
 
 
 def dies_with_us() -> None:
@@ -134,14 +150,22 @@ def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
                 raise SystemExit("no PostgreSQL here: apt-get install postgresql")
             # What the crashes take back must be what was not promised: the database syncs as it does for its users.
             settings = {**postgres_server.SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
-            server = stack.enter_context(postgres_server.serving(binaries, settings))
-            url = server.database()
-            found.append(Database(server))
+            database = stack.enter_context(postgres_server.serving(binaries, settings))
+            url = database.database()
+            found.append(Database(database))
         else:
             url = f"sqlite:{folder}/store.sqlite"
-        for program in (MessageBroker(folder), Gateway(folder, url)):
-            stack.callback(program.down)
+        more: list[Program] = [MessageBroker(folder), gateway(folder, url), *(server(folder, url) for _ in range(_SERVERS))]
+        for program in more:
+            stack.callback(program.kill)
             program.up()
-            program.ready()
             found.append(program)
+        for program in more:
+            program.ready()
         yield url, found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

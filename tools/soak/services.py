@@ -1,0 +1,111 @@
+"""The programs of others beside a soak: the broker, and the database."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+from tests.stores.postgres_server import Server
+from tests.surfaces.broker import Broker
+
+_DEATH_MS = 30_000
+
+
+class MessageBroker:
+    """mosquitto."""
+
+    kind = "broker"
+
+    def __init__(self, folder: Path) -> None:
+        self.stopped = False
+        self._broker = Broker(folder / "broker")
+        os.environ.update(self._broker.environment)
+
+    def up(self) -> None:
+        self._broker.start()
+
+    def ready(self) -> None:
+        """It is, once it was started."""
+
+    def kill(self) -> None:
+        self._broker.kill()
+        self.stopped = False
+
+    def end(self) -> None:
+        self._broker.stop()
+
+    def stop(self) -> None:
+        os.kill(self._broker.pid, signal.SIGSTOP)
+        self.stopped = True
+
+    def go_on(self) -> None:
+        os.kill(self._broker.pid, signal.SIGCONT)
+        self.stopped = False
+
+
+class Database:
+    """PostgreSQL with all of its processes. What it had not written is lost when it is killed; it recovers from its log."""
+
+    kind = "database"
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._asleep: list[int] = []
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._asleep)
+
+    def up(self) -> None:
+        self._server.start()
+
+    def ready(self) -> None:
+        """It is, once it was started."""
+
+    def kill(self) -> None:
+        # Stopped first, so that it begins no other process meanwhile.
+        os.kill(self._server.pid, signal.SIGSTOP)
+        dying = [os.pidfd_open(pid) for pid in children(self._server.pid)]
+        self._server.kill()
+        for session in dying:
+            _kill(session)
+        for session in dying:
+            # The next one cannot begin while one of them has the memory that they share.
+            _until_dead(session)
+        self._asleep = []
+
+    def end(self) -> None:
+        self._server.stop()
+
+    def stop(self) -> None:
+        os.kill(self._server.pid, signal.SIGSTOP)
+        self._asleep = [*children(self._server.pid), self._server.pid]
+        for pid in self._asleep[:-1]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        # All are still there: whoever ends stays to be seen by the first, and that goes on last.
+        for pid in self._asleep:
+            os.kill(pid, signal.SIGCONT)
+        self._asleep = []
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has begun."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _kill(session: int) -> None:
+    try:
+        signal.pidfd_send_signal(session, signal.SIGKILL)
+    except ProcessLookupError:
+        # It has noticed by itself that the first is gone.
+        return
+
+
+def _until_dead(session: int) -> None:
+    waiting = select.poll()
+    waiting.register(session, select.POLLIN)
+    if not waiting.poll(_DEATH_MS):
+        raise RuntimeError("a session of PostgreSQL outlives its own SIGKILL")
+    os.close(session)
