@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import secrets
 import time
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from holdfast.places import server_root
 from tools.soak.child import Child
 
 _PATIENCE_S = 90.0
-_FULL, _AWAY = 429, 503
+_FULL, _AWAY, _LATE = 429, 503, 504
 
 
 class Unheard(Exception):
@@ -39,13 +40,11 @@ class Caller:
     def __init__(self, child: Child, hf: Holdfast) -> None:
         self._child = child
         self._folder = ServerFolder(server_root(hf.settings))
-        self._asked = 0
         self.pid = os.getpid()
 
     def fresh(self) -> str:
         """A name that no call had before: what an unheard call of it left is never taken for another's."""
-        self._asked += 1
-        return f"{self._child.name}.{self._child.board.of(self._child.slot, 'operations')}.{self._asked}"
+        return f"{self._child.name}.{secrets.token_hex(5)}"
 
     def get(self, *path: str, **query: object) -> Answer:
         """Look. That can be repeated until it is answered."""
@@ -69,10 +68,8 @@ class Caller:
             except ConnectionRefusedError:
                 # It was killed, and another is not there yet.
                 answer = None
-            if answer is not None and answer.status not in (_FULL, _AWAY):
+            if answer is not None and not _to_be_repeated(answer):
                 return answer
-            if answer is not None and answer.body["fields"].get("outcome") == "unknown":
-                raise Unheard
             self._child.pause(0.2)
         self._child.wrong(f"no server has served {method} {path} for {_PATIENCE_S:.0f} s")
         raise Unheard
@@ -108,9 +105,20 @@ class Caller:
         except (OSError, http.client.HTTPException):
             raise Unheard from None
         answer = Answer(response.status, json.loads(body) if body else None)
-        if answer.status >= 500 and answer.status not in (_AWAY, 504):
+        if answer.status >= 500 and answer.status not in (_AWAY, _LATE):
             self._child.wrong(f"{method} {path} with {fields} was answered with {answer.status}: {answer.body}")
         return answer
+
+
+def _to_be_repeated(answer: Answer) -> bool:
+    """Did the server certainly do nothing, being too busy or without its store? Raises Unheard when that is not certain."""
+    if answer.status not in (_FULL, _AWAY, _LATE):
+        return False
+    fields = answer.body["fields"]
+    if fields.get("outcome") == "unknown":
+        raise Unheard
+    # Whoever waited for a lock in vain is told its name.
+    return answer.status != _LATE or "by" not in fields
 
 
 def _joined(path: tuple[str, ...]) -> str:

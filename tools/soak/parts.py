@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 import holdfast
 from holdfast.app import Holdfast
-from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts, server_parts
+from tools.soak import (
+    agent_parts,
+    flow_parts,
+    gateway_parts,
+    job_parts,
+    journal_parts,
+    lock_parts,
+    mcp_parts,
+    network_parts,
+    server_parts,
+)
 from tools.soak.child import Child
 
 Play = Callable[[Child, Holdfast], bool]
@@ -15,12 +25,12 @@ Play = Callable[[Child, Holdfast], bool]
 
 
 class Part(NamedTuple):
-    """A part, and by how many it is played. A watcher is never killed."""
+    """A part, and by how many it is played. `struck`: how often one is, compared with others."""
 
     name: str
     play: Play
     number: int
-    mortal: bool = True
+    struck: float = 1.0
 
 
 PARTS = [
@@ -38,8 +48,9 @@ PARTS = [
     Part("client", gateway_parts.client, 2),
     Part("caller", server_parts.caller, 3),
     Part("fetcher", server_parts.fetcher, 2),
+    Part("mcp", mcp_parts.mcp, 2, struck=0.3),
     Part("follower", journal_parts.follower, 2),
-    Part("watcher", journal_parts.watcher, 1, mortal=False),
+    Part("watcher", journal_parts.watcher, 1, struck=0.0),
 ]
 
 
@@ -56,5 +67,5 @@ def cast(share: float) -> list[tuple[Part, str]]:
     return [
         (part, f"{part.name}{number}")
         for part in PARTS
-        for number in range(max(round(part.number * share), 1) if part.mortal else 1)
+        for number in range(max(round(part.number * share), 1) if part.struck else 1)
     ]

@@ -4,28 +4,31 @@ Each can be killed, stopped and continued, ended, and started again.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tests.hazards.gateway_process import DILIGENT
 from tests.stores import postgres_server
+from tools.soak.child import settle_first
 from tools.soak.gateway_parts import AGENT
 from tools.soak.services import Database, MessageBroker
 
 _SERVERS = 2
 _PATIENCE_S = 60.0
+_NO_STORE = 6
+"""The exit status of a command that does not reach its store: the database is away."""
 
 
 class Program(Protocol):
-    """Something that can be taken down and brought up again."""
+    """Something that can be taken down, and comes up again when it is tended."""
 
     @property
     def kind(self) -> str:
@@ -33,16 +36,25 @@ class Program(Protocol):
         ...
 
     @property
+    def serves(self) -> bool:
+        """It was seen to, and was not struck since."""
+        ...
+
+    @property
     def stopped(self) -> bool:
         """By `stop`, and not continued since."""
         ...
 
+    def up(self) -> None:
+        """Start it, for the first time."""
+        ...
+
     def kill(self) -> None:
-        """End it with -9, and wait for that."""
+        """End it with -9, and wait for that. It may be ended already."""
         ...
 
     def end(self) -> None:
-        """Ask it to end, and wait for that."""
+        """Ask it to end."""
         ...
 
     def stop(self) -> None:
@@ -53,12 +65,9 @@ class Program(Protocol):
         """After `stop`."""
         ...
 
-    def up(self) -> None:
-        """Start it."""
-        ...
-
-    def ready(self) -> None:
-        """Return when it serves. Raises RuntimeError when it does not come to that."""
+    def tend(self) -> Iterator[str]:
+        """Start it again if it is down, and tell of restarts, and of recoveries when it serves again. Waits for nothing that
+        takes long. Raises RuntimeError when it ended by itself, or does not come to serve or to end."""
         ...
 
 
@@ -67,7 +76,7 @@ class Command:
 
     def __init__(self, kind: str, folder: Path, url: str, words: Sequence[str], said: str) -> None:
         self.kind = kind
-        self.stopped = False
+        self.serves = self.stopped = False
         self._folder = folder
         self._log = folder / f"{kind}.log"
         self._words = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
@@ -75,7 +84,9 @@ class Command:
         gateways = str(folder / "gateways")
         self._environment = {**os.environ, "HOLDFAST_STORE": url, "HOLDFAST_GATEWAY_ROOT": gateways, "LC_ALL": "C.UTF-8"}
         self._process: subprocess.Popen[str] | None = None
-        self._told = False
+        self._ending = False
+        self._late_s = 0.0
+        """When it should serve, or have ended."""
 
     def up(self) -> None:
         with self._log.open("a") as errors:
@@ -86,30 +97,44 @@ class Command:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                preexec_fn=dies_with_us,
+                preexec_fn=settle_first,
             )
-        self._told = False
+        self.serves = self._ending = False
+        self._late_s = time.monotonic() + _PATIENCE_S
 
-    def ready(self) -> None:
+    def tend(self) -> Iterator[str]:
+        if self._process is not None and (status := self._process.poll()) is not None:
+            if not self._ending and status != _NO_STORE:
+                raise RuntimeError(f"the {self.kind} ended by itself with {status}: {self._log.read_text()[-2000:]}")
+            self.kill()
+        if self._process is None:
+            self.up()
+            yield "restarts"
+        if self._heard():
+            yield "recoveries"
+        if (self._ending or not self.serves) and not self.stopped and time.monotonic() > self._late_s:
+            raise RuntimeError(f"the {self.kind} does not serve, or end: {self._log.read_text()[-2000:]}")
+
+    def _heard(self) -> bool:
+        """Does it say just now that it serves?"""
         assert self._process is not None and self._process.stdout is not None
-        if not self._told:
-            heard, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_S)
-            if not heard or not self._process.stdout.readline().startswith(self._said):
-                raise RuntimeError(f"the {self.kind} did not start: {self._log.read_text()[-2000:]}")
-        self._told = True
+        if self.serves or self._ending or not select.select([self._process.stdout], [], [], 0.0)[0]:
+            return False
+        self.serves = self._process.stdout.readline().startswith(self._said)
+        return self.serves
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
-        self.stopped = False
+        self.serves = self.stopped = False
 
     def end(self) -> None:
         assert self._process is not None
         self._process.terminate()
-        self._process.communicate(timeout=_PATIENCE_S)
-        self._process = None
+        self.serves, self._ending = False, True
+        self._late_s = time.monotonic() + _PATIENCE_S
 
     def stop(self) -> None:
         assert self._process is not None
@@ -134,11 +159,6 @@ def server(folder: Path, url: str) -> Command:
     return Command("server", folder, url, ["serve", "--port", str(_free_port())], "serving at ")
 
 
-def dies_with_us() -> None:
-    """In a new process: end when the soak does."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
     """The URL of a new store, and everything that is to run beside, running, for the block."""
@@ -160,8 +180,10 @@ def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
             stack.callback(program.kill)
             program.up()
             found.append(program)
-        for program in more:
-            program.ready()
+        while not all(program.serves for program in found):
+            time.sleep(0.05)
+            for program in found:
+                list(program.tend())
         yield url, found
 
 

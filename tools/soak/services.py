@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.stores.postgres_server import Server
@@ -17,22 +18,27 @@ class MessageBroker:
     kind = "broker"
 
     def __init__(self, folder: Path) -> None:
-        self.stopped = False
+        self.serves = self.stopped = False
         self._broker = Broker(folder / "broker")
         os.environ.update(self._broker.environment)
 
     def up(self) -> None:
         self._broker.start()
+        self.serves = True
 
-    def ready(self) -> None:
-        """It is, once it was started."""
+    def tend(self) -> Iterator[str]:
+        if not self.serves:
+            self.up()
+            yield "restarts"
+            yield "recoveries"
 
     def kill(self) -> None:
         self._broker.kill()
-        self.stopped = False
+        self.serves = self.stopped = False
 
     def end(self) -> None:
         self._broker.stop()
+        self.serves = False
 
     def stop(self) -> None:
         os.kill(self._broker.pid, signal.SIGSTOP)
@@ -51,6 +57,7 @@ class Database:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._asleep: list[int] = []
+        self.serves = True
 
     @property
     def stopped(self) -> bool:
@@ -58,9 +65,13 @@ class Database:
 
     def up(self) -> None:
         self._server.start()
+        self.serves = True
 
-    def ready(self) -> None:
-        """It is, once it was started."""
+    def tend(self) -> Iterator[str]:
+        if not self.serves:
+            self.up()
+            yield "restarts"
+            yield "recoveries"
 
     def kill(self) -> None:
         # Stopped first, so that it begins no other process meanwhile.
@@ -72,10 +83,11 @@ class Database:
         for session in dying:
             # The next one cannot begin while one of them has the memory that they share.
             _until_dead(session)
-        self._asleep = []
+        self._asleep, self.serves = [], False
 
     def end(self) -> None:
         self._server.stop()
+        self.serves = False
 
     def stop(self) -> None:
         os.kill(self._server.pid, signal.SIGSTOP)

@@ -1,13 +1,10 @@
 """Begins the processes of a soak, kills them by a seeded plan, and lets them run dry."""
 
-import contextlib
-import os
 import random
-import subprocess
 import time
 from pathlib import Path
 
-from tools.soak.child import DRAIN, Board, Child, told
+from tools.soak.child import DRAIN, Board, Child, hurry, told
 from tools.soak.outcome import Outcome, Plan, Tally
 from tools.soak.parts import cast, load
 from tools.soak.programs import Program, programs
@@ -34,11 +31,7 @@ class Supervisor:
         self._draw = random.Random(plan.seed)
         self._tally = Tally()
         self._continues: list[tuple[float, Slot | Program]] = []
-        self._down: set[Program] = set()
-        """Programs that were started again, and were not seen to serve since."""
-        # The one who strikes must not wait in line behind dozens of processes; without the right to it, it does.
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, -10)
+        hurry()
 
     def run(self) -> Outcome:
         """Begin, strike, run dry, look."""
@@ -82,12 +75,13 @@ class Supervisor:
             time.sleep(max(next_s - passed_s, 0.0))
             self._continue()
             self._look_after(url)
+            self._tend(beside)
             if due and due[0][0] <= passed_s:
                 self._strike_program(due.pop(0)[1], "kills")
             elif self._draw.random() < _BESIDE:
                 self._strike_program(self._draw.choice(beside), self._draw.choice(["kills", "kills", "ended", "stops"]))
             else:
-                self._strike_slot(self._draw.choice([one for one in self._slots if one.part.mortal]))
+                self._strike_slot(*self._draw.choices(self._slots, [one.part.struck for one in self._slots]))
         self._continue(all_of_them=True)
 
     def _strike_slot(self, slot: Slot) -> None:
@@ -103,34 +97,18 @@ class Supervisor:
             self._tally.add(slot.kind, "kills")
 
     def _strike_program(self, program: Program, how: str) -> None:
-        try:
-            # At times it is met while it still starts.
-            if not program.stopped and self._draw.random() < 0.8:
-                self._see_serving(program)
-            if how == "stops" and not program.stopped:
-                program.stop()
-                self._tally.add(program.kind, "stops")
-                self._continue_later(program)
-                return
-            if how == "ended" and not program.stopped:
-                program.end()
-            else:
-                program.kill()
-                how = "kills"
-            self._tally.add(program.kind, how)
-            time.sleep(self._draw.uniform(0.0, 0.5))
-            program.up()
-            self._tally.add(program.kind, "restarts")
-            self._down.add(program)
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
-            self._wrong(f"the {program.kind} does not end or begin: {error}")
-
-    def _see_serving(self, program: Program) -> None:
-        """Wait until one that was started again serves."""
-        program.ready()
-        if program in self._down:
-            self._down.remove(program)
-            self._tally.add(program.kind, "recoveries")
+        """Kill it, also while it still starts or is stopped; what serves may be stopped or ended too. It comes up again when it
+        is tended."""
+        if how == "kills" or program.stopped or not program.serves:
+            program.kill()
+            self._tally.add(program.kind, "kills")
+            return
+        if how == "stops":
+            program.stop()
+            self._continue_later(program)
+        else:
+            program.end()
+        self._tally.add(program.kind, how)
 
     def _continue_later(self, one: Slot | Program) -> None:
         self._continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), one))
@@ -153,15 +131,21 @@ class Supervisor:
                 slot.begin(self._plan, url, self._folder, self._board)
                 self._tally.add(slot.kind, "restarts")
 
+    def _tend(self, beside: list[Program]) -> None:
+        for program in beside:
+            try:
+                for what in program.tend():
+                    self._tally.add(program.kind, what)
+            except RuntimeError as error:
+                self._wrong(str(error))
+
     def _revive(self, url: str, beside: list[Program]) -> None:
         """Whoever was struck last has a successor too: what it left is everybody's to clear."""
-        try:
-            for program in beside:
-                self._see_serving(program)
-        except RuntimeError as error:
-            self._wrong(str(error))
-        while any(slot.killed for slot in self._slots):
+        while not self._violations():
+            self._tend(beside)
             self._look_after(url)
+            if all(one.serves for one in beside) and not any(slot.killed for slot in self._slots):
+                return
             time.sleep(0.02)
 
     def _run_dry(self) -> None:
