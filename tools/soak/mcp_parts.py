@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -52,9 +53,11 @@ class Hands:
         """Ask for something, and do not wait for the answer: what comes next is its end."""
         self._ask("tools/call", {"name": tool, "arguments": arguments})
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
+        """Kill it, and say whether that was what ended it."""
         self._process.kill()
         self._process.communicate()
+        return self._process.returncode == -signal.SIGKILL
 
     def close(self) -> int:
         """Hang up, as a client does that has no more to do; its exit status."""
@@ -161,9 +164,9 @@ def _interrupted(child: Child, hf: Holdfast, hands: Hands) -> None:
 
 def _killed(child: Child, hf: Holdfast, hands: Hands) -> None:
     """Kill it. What it had the next one gets, who need not wait for any time to pass."""
-    hands.kill()
     del _hands[os.getpid()]
-    child.count("kills")
+    if hands.kill():
+        child.count("kills")
     for lock in hf.locks.list_held():
         for hold in lock.holds:
             if hold.by == hands.by and not hold.reclaimable:

@@ -16,8 +16,10 @@ class Plan(NamedTuple):
     """Between two blows, on average."""
     share: float = 1.0
     """Of the processes of each part."""
+    parts: tuple[str, ...] = ()
+    """These alone; all if none is named. Without anybody who needs it a program does not run."""
     plant: str = ""
-    """A fault to plant into the processes, to see that it is found."""
+    """A fault to plant into all processes that are ours, to see that it is found."""
 
 
 class Tally:

@@ -1,7 +1,7 @@
 """Which parts there are, and how many processes play each."""
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -62,10 +62,11 @@ def load() -> None:
             import_module(module.name)
 
 
-def cast(share: float) -> list[tuple[Part, str]]:
-    """Every slot with its name; `share` of each part, and at least one."""
+def cast(share: float, named: Sequence[str] = ()) -> list[tuple[Part, str]]:
+    """Every slot with its name; `share` of each part, and at least one. Of those parts alone that are named, if any is."""
     return [
         (part, f"{part.name}{number}")
         for part in PARTS
+        if part.name in named or not named
         for number in range(max(round(part.number * share), 1) if part.struck else 1)
     ]

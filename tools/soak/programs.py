@@ -19,12 +19,25 @@ from tests.hazards.gateway_process import DILIGENT
 from tests.stores import postgres_server
 from tools.soak.child import settle_first
 from tools.soak.gateway_parts import AGENT
+from tools.soak.outcome import Plan
 from tools.soak.services import Database, MessageBroker
 
 _SERVERS = 2
 _PATIENCE_S = 60.0
 _NO_STORE = 6
 """The exit status of a command that does not reach its store: the database is away."""
+
+
+_ROOT = Path(__file__).parent.parent.parent
+_PLANTED = """
+import random, sys
+from holdfast.surfaces.cli import entry
+from tools.soak.faults import plant
+plant(sys.argv.pop(1), random.Random())
+entry.main()
+"""
+_NEEDED = {"broker": ("courier",), "gateway": ("client",), "server": ("caller", "fetcher")}
+"""Whom each is for."""
 
 
 class Program(Protocol):
@@ -49,8 +62,8 @@ class Program(Protocol):
         """Start it, for the first time."""
         ...
 
-    def kill(self) -> None:
-        """End it with -9, and wait for that. It may be ended already."""
+    def kill(self) -> bool:
+        """End it with -9, wait for that, and say whether that was what ended it: it may be down already."""
         ...
 
     def end(self) -> None:
@@ -66,23 +79,26 @@ class Program(Protocol):
         ...
 
     def tend(self) -> Iterator[str]:
-        """Start it again if it is down, and tell of restarts, and of recoveries when it serves again. Waits for nothing that
-        takes long. Raises RuntimeError when it ended by itself, or does not come to serve or to end."""
+        """Start it again if it is down, and tell of what happened: it has ended as it was asked to, restarts, and recoveries
+        when it serves again. Waits for nothing that takes long. Raises RuntimeError when it ended by itself or badly, or does
+        not come to serve or to end."""
         ...
 
 
 class Command:
     """A `holdfast` command that serves until it is ended, and says so in its first line."""
 
-    def __init__(self, kind: str, folder: Path, url: str, words: Sequence[str], said: str) -> None:
+    def __init__(self, kind: str, folder: Path, url: str, words: Sequence[str], said: str, plant: str = "") -> None:
         self.kind = kind
         self.serves = self.stopped = False
         self._folder = folder
         self._log = folder / f"{kind}.log"
-        self._words = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
+        self._words = [sys.executable, *(["-c", _PLANTED, plant] if plant else ["-m", "holdfast.surfaces.cli.entry"]), *words]
         self._said = said
         gateways = str(folder / "gateways")
         self._environment = {**os.environ, "HOLDFAST_STORE": url, "HOLDFAST_GATEWAY_ROOT": gateways, "LC_ALL": "C.UTF-8"}
+        if plant:
+            self._environment["PYTHONPATH"] = str(_ROOT)
         self._process: subprocess.Popen[str] | None = None
         self._ending = False
         self._late_s = 0.0
@@ -104,8 +120,11 @@ class Command:
 
     def tend(self) -> Iterator[str]:
         if self._process is not None and (status := self._process.poll()) is not None:
-            if not self._ending and status != _NO_STORE:
-                raise RuntimeError(f"the {self.kind} ended by itself with {status}: {self._log.read_text()[-2000:]}")
+            if status != (0 if self._ending else _NO_STORE):
+                how = "as it was asked to" if self._ending else "by itself"
+                raise RuntimeError(f"the {self.kind} ended {how}, with {status}: {self._log.read_text()[-2000:]}")
+            if self._ending:
+                yield "ended"
             self.kill()
         if self._process is None:
             self.up()
@@ -123,12 +142,14 @@ class Command:
         self.serves = self._process.stdout.readline().startswith(self._said)
         return self.serves
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+    def kill(self) -> bool:
         self.serves = self.stopped = False
+        if self._process is None:
+            return False
+        self._process.kill()
+        self._process.communicate()
+        ended_by, self._process = self._process.returncode, None
+        return ended_by == -signal.SIGKILL
 
     def end(self) -> None:
         assert self._process is not None
@@ -154,29 +175,23 @@ def gateway(folder: Path, url: str) -> Command:
     return Command("gateway", folder, url, words, "gateway of ")
 
 
-def server(folder: Path, url: str) -> Command:
+def server(folder: Path, url: str, plant: str) -> Command:
     """`holdfast serve` at a port that stays its own."""
-    return Command("server", folder, url, ["serve", "--port", str(_free_port())], "serving at ")
+    return Command("server", folder, url, ["serve", "--port", str(_free_port())], "serving at ", plant)
 
 
 @contextlib.contextmanager
-def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
+def programs(plan: Plan, folder: Path) -> Iterator[tuple[str, list[Program]]]:
     """The URL of a new store, and everything that is to run beside, running, for the block."""
     with contextlib.ExitStack() as stack:
         found: list[Program] = []
-        if store == "postgres":
-            binaries = postgres_server.binaries()
-            if binaries is None:
-                raise SystemExit("no PostgreSQL here: apt-get install postgresql")
-            # What the crashes take back must be what was not promised: the database syncs as it does for its users.
-            settings = {**postgres_server.SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
-            database = stack.enter_context(postgres_server.serving(binaries, settings))
+        if plan.store == "postgres":
+            database = stack.enter_context(_database())
             url = database.database()
             found.append(Database(database))
         else:
             url = f"sqlite:{folder}/store.sqlite"
-        more: list[Program] = [MessageBroker(folder), gateway(folder, url), *(server(folder, url) for _ in range(_SERVERS))]
-        for program in more:
+        for program in _beside(plan, folder, url):
             stack.callback(program.kill)
             program.up()
             found.append(program)
@@ -185,6 +200,31 @@ def programs(store: str, folder: Path) -> Iterator[tuple[str, list[Program]]]:
             for program in found:
                 list(program.tend())
         yield url, found
+
+
+def _beside(plan: Plan, folder: Path, url: str) -> list[Program]:
+    """The programs that somebody needs."""
+    found: list[Program] = []
+    if _needed("broker", plan):
+        found.append(MessageBroker(folder))
+    if _needed("gateway", plan):
+        found.append(gateway(folder, url))
+    if _needed("server", plan):
+        found.extend(server(folder, url, plan.plant) for _ in range(_SERVERS))
+    return found
+
+
+def _needed(kind: str, plan: Plan) -> bool:
+    return not plan.parts or any(part in plan.parts for part in _NEEDED[kind])
+
+
+def _database() -> contextlib.AbstractContextManager[postgres_server.Server]:
+    binaries = postgres_server.binaries()
+    if binaries is None:
+        raise SystemExit("no PostgreSQL here: apt-get install postgresql")
+    # What the crashes take back must be what was not promised: the database syncs as it does for its users.
+    settings = {**postgres_server.SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
+    return postgres_server.serving(binaries, settings)
 
 
 def _free_port() -> int:

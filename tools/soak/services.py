@@ -18,7 +18,7 @@ class MessageBroker:
     kind = "broker"
 
     def __init__(self, folder: Path) -> None:
-        self.serves = self.stopped = False
+        self.serves = self.stopped = self._ended = False
         self._broker = Broker(folder / "broker")
         os.environ.update(self._broker.environment)
 
@@ -27,18 +27,23 @@ class MessageBroker:
         self.serves = True
 
     def tend(self) -> Iterator[str]:
+        if self._ended:
+            self._ended = False
+            yield "ended"
         if not self.serves:
             self.up()
             yield "restarts"
             yield "recoveries"
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
+        there = self.serves
         self._broker.kill()
         self.serves = self.stopped = False
+        return there
 
     def end(self) -> None:
         self._broker.stop()
-        self.serves = False
+        self.serves, self._ended = False, True
 
     def stop(self) -> None:
         os.kill(self._broker.pid, signal.SIGSTOP)
@@ -57,7 +62,7 @@ class Database:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._asleep: list[int] = []
-        self.serves = True
+        self.serves, self._ended = True, False
 
     @property
     def stopped(self) -> bool:
@@ -68,12 +73,17 @@ class Database:
         self.serves = True
 
     def tend(self) -> Iterator[str]:
+        if self._ended:
+            self._ended = False
+            yield "ended"
         if not self.serves:
             self.up()
             yield "restarts"
             yield "recoveries"
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
+        if not self.serves:
+            return False
         # Stopped first, so that it begins no other process meanwhile.
         os.kill(self._server.pid, signal.SIGSTOP)
         dying = [os.pidfd_open(pid) for pid in children(self._server.pid)]
@@ -84,10 +94,11 @@ class Database:
             # The next one cannot begin while one of them has the memory that they share.
             _until_dead(session)
         self._asleep, self.serves = [], False
+        return True
 
     def end(self) -> None:
         self._server.stop()
-        self.serves = False
+        self.serves, self._ended = False, True
 
     def stop(self) -> None:
         os.kill(self._server.pid, signal.SIGSTOP)

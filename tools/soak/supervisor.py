@@ -1,6 +1,7 @@
 """Begins the processes of a soak, kills them by a seeded plan, and lets them run dry."""
 
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Supervisor:
         self._folder = folder
         (folder / "witnesses").mkdir()
         load()
-        self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share))]
+        self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share, plan.parts))]
         self._board = Board(len(self._slots))
         self._draw = random.Random(plan.seed)
         self._tally = Tally()
@@ -37,7 +38,7 @@ class Supervisor:
         """Begin, strike, run dry, look."""
         from tools.soak.ending import look
 
-        with programs(self._plan.store, self._folder) as (url, beside):
+        with programs(self._plan, self._folder) as (url, beside):
             self._plant()
             for one in [*self._slots, *beside]:
                 self._tally.add(one.kind, "processes")
@@ -46,7 +47,7 @@ class Supervisor:
                     slot.begin(self._plan, url, self._folder, self._board)
                 self._strike(url, beside)
                 self._revive(url, beside)
-                self._run_dry()
+                self._run_dry(beside)
             finally:
                 for slot in self._slots:
                     if slot.pid:
@@ -57,7 +58,7 @@ class Supervisor:
         return self._outcome()
 
     def _plant(self) -> None:
-        """A fault, into this process and so into each that is forked off it. What runs beside has none."""
+        """A fault, into this process and so into each that is forked off it. Commands beside plant it themselves."""
         if self._plan.plant:
             from tools.soak.faults import plant
 
@@ -78,10 +79,12 @@ class Supervisor:
             self._tend(beside)
             if due and due[0][0] <= passed_s:
                 self._strike_program(due.pop(0)[1], "kills")
-            elif self._draw.random() < _BESIDE:
-                self._strike_program(self._draw.choice(beside), self._draw.choice(["kills", "kills", "ended", "stops"]))
+            elif beside and self._draw.random() < _BESIDE:
+                self._strike_program(self._draw.choice(beside), self._draw.choice(["kills", "kills", "ends", "stops"]))
             else:
                 self._strike_slot(*self._draw.choices(self._slots, [one.part.struck for one in self._slots]))
+        for _, program in [] if self._violations() else due:
+            self._strike_program(program, "kills")
         self._continue(all_of_them=True)
 
     def _strike_slot(self, slot: Slot) -> None:
@@ -94,21 +97,19 @@ class Supervisor:
         else:
             # A stopped one too: that is how a machine's out-of-memory killer finds them.
             slot.kill()
-            self._tally.add(slot.kind, "kills")
 
     def _strike_program(self, program: Program, how: str) -> None:
         """Kill it, also while it still starts or is stopped; what serves may be stopped or ended too. It comes up again when it
         is tended."""
         if how == "kills" or program.stopped or not program.serves:
-            program.kill()
-            self._tally.add(program.kind, "kills")
-            return
-        if how == "stops":
+            if program.kill():
+                self._tally.add(program.kind, "kills")
+        elif how == "stops":
             program.stop()
+            self._tally.add(program.kind, "stops")
             self._continue_later(program)
         else:
             program.end()
-        self._tally.add(program.kind, how)
 
     def _continue_later(self, one: Slot | Program) -> None:
         self._continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), one))
@@ -126,7 +127,9 @@ class Supervisor:
         """Put others in the place of the dead. Nobody ends by itself while the soak goes on."""
         for slot in self._slots:
             if (status := slot.ended()) is not None:
-                if not slot.killed:
+                if slot.killed and status == -signal.SIGKILL:
+                    self._tally.add(slot.kind, "kills")
+                else:
                     self._wrong(f"{slot.name} ended by itself with {status}")
                 slot.begin(self._plan, url, self._folder, self._board)
                 self._tally.add(slot.kind, "restarts")
@@ -148,7 +151,7 @@ class Supervisor:
                 return
             time.sleep(0.02)
 
-    def _run_dry(self) -> None:
+    def _run_dry(self, beside: list[Program]) -> None:
         """Begin nothing new, and wait until everybody has done what there was to do."""
         self._board.phase = DRAIN
         end_s = time.monotonic() + _DRAIN_S
@@ -156,6 +159,7 @@ class Supervisor:
             if self._plan.plant and self._violations():
                 # What was planted is found, and may leave things that nobody comes to an end with.
                 return
+            self._tend(beside)
             for slot in left:
                 if (status := slot.ended()) not in (None, 0):
                     self._wrong(f"{slot.name} ended with {status}")
