@@ -87,17 +87,17 @@ class Hands:
         self._process.stdin.flush()
 
 
-_hands: dict[int, Hands] = {}
-"""Those of this process, by its id: they last for many turns."""
+_hands: dict[int, Hands | None] = {}
+"""Those of this process, by its id: they last for many turns. None when they were killed."""
 
 
 def mcp(child: Child, hf: Holdfast) -> bool:
     """Locks or a job by the tools; then it is let go, or its process is killed, and the others have it at once."""
     if child.draining:
-        if os.getpid() in _hands and (status := _hands.pop(os.getpid()).close()):
+        if (last := _hands.pop(os.getpid(), None)) is not None and (status := last.close()):
             child.wrong(f"`holdfast mcp` ended with {status} when its client hung up")
         return False
-    hands = _hands.get(os.getpid()) or _hands.setdefault(os.getpid(), Hands(child))
+    hands = _hands.get(os.getpid()) or _begun(child)
     try:
         [doing] = child.draw.choices([_lock, _job, _interrupted], [12, 8, 1])
         doing(child, hf, hands)
@@ -107,10 +107,18 @@ def mcp(child: Child, hf: Holdfast) -> bool:
             raise
         # The database is being restarted, and it is not known what was done: with the process everything ends.
         child.count("unsure")
-        if os.getpid() in _hands:
+        if _hands[os.getpid()] is not None:
             _killed(child, hf, hands)
     child.pause(0.1)
     return True
+
+
+def _begun(child: Child) -> Hands:
+    hands = Hands(child)
+    if os.getpid() in _hands:
+        child.count("restarts")
+    _hands[os.getpid()] = hands
+    return hands
 
 
 def _lock(child: Child, hf: Holdfast, hands: Hands) -> None:
@@ -164,7 +172,7 @@ def _interrupted(child: Child, hf: Holdfast, hands: Hands) -> None:
 
 def _killed(child: Child, hf: Holdfast, hands: Hands) -> None:
     """Kill it. What it had the next one gets, who need not wait for any time to pass."""
-    del _hands[os.getpid()]
+    _hands[os.getpid()] = None
     if hands.kill():
         child.count("kills")
     for lock in hf.locks.list_held():

@@ -176,6 +176,6 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         for slot in self._slots:
-            for what in ("operations", "recoveries", "kills"):
+            for what in ("operations", "recoveries", "kills", "restarts"):
                 self._tally.add(slot.kind, what, self._board.of(slot.number, what))
         return Outcome(self._plan, self._tally, self._board.total("fenced"), self._violations())
