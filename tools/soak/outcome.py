@@ -49,11 +49,12 @@ class Outcome(NamedTuple):
     plan: Plan
     tally: Tally
     fenced: int
+    unsure: int
     violations: list[str]
 
     def __str__(self) -> str:
         plan = self.plan
         counts = " ".join(f"{what}={self.tally.total(what)}" for what in COLUMNS[1:])
         head = f"{plan.store} seed={plan.seed} seconds={plan.seconds:.0f} processes={self.tally.total('processes')}: {counts}"
-        last = f" fenced={self.fenced} violations={len(self.violations)}"
+        last = f" fenced={self.fenced} unsure={self.unsure} violations={len(self.violations)}"
         return "\n".join([head + last, str(self.tally), *self.violations[:20]])

@@ -23,7 +23,7 @@ from tools.soak.outcome import Plan
 from tools.soak.services import Database, MessageBroker
 
 _SERVERS = 2
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _NO_STORE = 6
 """The exit status of a command that does not reach its store: the database is away."""
 

@@ -12,7 +12,8 @@ from tools.soak import agent_parts, flow_parts, job_parts, lock_parts
 from tools.soak.calls import Answer, Caller, Unheard
 from tools.soak.child import Child
 
-_TTL_S = 30.0
+_TTL_S = 300.0
+"""Longer than a call is tried for."""
 _OK, _NONE, _NOT_FOUND, _CONFLICT, _FENCED, _LATE = 200, 204, 404, 409, 412, 504
 
 

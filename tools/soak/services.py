@@ -1,5 +1,6 @@
 """The programs of others beside a soak: the broker, and the database."""
 
+import contextlib
 import os
 import select
 import signal
@@ -86,13 +87,11 @@ class Database:
             return False
         # Stopped first, so that it begins no other process meanwhile.
         os.kill(self._server.pid, signal.SIGSTOP)
-        dying = [os.pidfd_open(pid) for pid in children(self._server.pid)]
+        sessions = children(self._server.pid)
         self._server.kill()
-        for session in dying:
+        # The next one cannot begin while one of them has the memory that they share.
+        for session in sessions:
             _kill(session)
-        for session in dying:
-            # The next one cannot begin while one of them has the memory that they share.
-            _until_dead(session)
         self._asleep, self.serves = [], False
         return True
 
@@ -104,12 +103,12 @@ class Database:
         os.kill(self._server.pid, signal.SIGSTOP)
         self._asleep = [*children(self._server.pid), self._server.pid]
         for pid in self._asleep[:-1]:
-            os.kill(pid, signal.SIGSTOP)
+            _send(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        # All are still there: whoever ends stays to be seen by the first, and that goes on last.
+        # The first is the last to go on: until then it hears of nobody's end, and their ids are nobody else's.
         for pid in self._asleep:
-            os.kill(pid, signal.SIGCONT)
+            _send(pid, signal.SIGCONT)
         self._asleep = []
 
 
@@ -118,17 +117,24 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _kill(session: int) -> None:
+def _send(pid: int, number: int) -> None:
+    # One that was just ending may be gone.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process that is not our child, and wait for its end."""
     try:
-        signal.pidfd_send_signal(session, signal.SIGKILL)
+        session = os.pidfd_open(pid)
     except ProcessLookupError:
         # It has noticed by itself that the first is gone.
         return
-
-
-def _until_dead(session: int) -> None:
-    waiting = select.poll()
-    waiting.register(session, select.POLLIN)
-    if not waiting.poll(_DEATH_MS):
-        raise RuntimeError("a session of PostgreSQL outlives its own SIGKILL")
-    os.close(session)
+    try:
+        _send(pid, signal.SIGKILL)
+        waiting = select.poll()
+        waiting.register(session, select.POLLIN)
+        if not waiting.poll(_DEATH_MS):
+            raise RuntimeError(f"{pid}, a session of PostgreSQL, outlives its own SIGKILL")
+    finally:
+        os.close(session)

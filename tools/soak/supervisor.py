@@ -178,4 +178,5 @@ class Supervisor:
         for slot in self._slots:
             for what in ("operations", "recoveries", "kills", "restarts"):
                 self._tally.add(slot.kind, what, self._board.of(slot.number, what))
-        return Outcome(self._plan, self._tally, self._board.total("fenced"), self._violations())
+        fenced, unsure = self._board.total("fenced"), self._board.total("unsure")
+        return Outcome(self._plan, self._tally, fenced, unsure, self._violations())
