@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tools.soak.calls import Answer, Unheard, to_be_repeated
 from tools.soak.child import Board, Child, told
 from tools.soak.outcome import COLUMNS, Tally
 from tools.soak.parts import PARTS, cast
@@ -133,3 +134,21 @@ def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
     assert (tally.total("kills"), tally.of("server", "kills"), tally.of("worker", "restarts")) == (2, 1, 0)
     head, server, worker = (line.split() for line in str(tally).splitlines())
     assert tuple(head) == COLUMNS and server == ["server", "0", "0", "1", "0", "0", "1", "0"] and worker[3] == "1"
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "again"),
+    [
+        (200, {}, False),
+        (409, {}, False),
+        # It waited for a lock in vain, and that is the answer.
+        (504, {"by": "somebody"}, False),
+        (504, {"outcome": "none"}, True),
+        (503, {"outcome": "none"}, True),
+        (429, {}, True),
+    ],
+)
+def test_a_client_asks_again_only_where_nothing_was_done(status: int, fields: dict[str, str], again: bool) -> None:
+    assert to_be_repeated(Answer(status, {"fields": fields})) is again
+    with pytest.raises(Unheard):
+        to_be_repeated(Answer(503, {"fields": {"outcome": "unknown"}}))

@@ -68,7 +68,7 @@ class Caller:
             except ConnectionRefusedError:
                 # It was killed, and another is not there yet.
                 answer = None
-            if answer is not None and not _to_be_repeated(answer):
+            if answer is not None and not to_be_repeated(answer):
                 return answer
             self._child.pause(0.2)
         self._child.wrong(f"no server has served {method} {path} for {_PATIENCE_S:.0f} s")
@@ -110,7 +110,7 @@ class Caller:
         return answer
 
 
-def _to_be_repeated(answer: Answer) -> bool:
+def to_be_repeated(answer: Answer) -> bool:
     """Did the server certainly do nothing, being too busy or without its store? Raises Unheard when that is not certain."""
     if answer.status not in (_FULL, _AWAY, _LATE):
         return False
