@@ -76,6 +76,12 @@ class Server:
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the process that begins all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def reload(self) -> None:
         """Let it read its settings again."""
         assert self._process is not None

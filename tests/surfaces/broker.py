@@ -66,6 +66,18 @@ class Broker:
             self._process.wait(START_TIMEOUT_S)
             self._process = None
 
+    def kill(self) -> None:
+        """End it with -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(START_TIMEOUT_S)
+            self._process = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def logged(self, word: str) -> int:
         """How often the broker has logged a word."""
         return (self.folder / "log").read_text(errors="replace").count(word)
