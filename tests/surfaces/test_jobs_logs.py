@@ -268,6 +268,7 @@ def test_bad_input(holdfast: CommandLine) -> None:
     for words, status, says in (
         (["logs"], 2, "--list"),
         (["logs", "x", "--list"], 2, "--list"),
+        (["logs", "--list", "--tail", "3"], 2, "--tail"),
         (["logs", "nosuch"], 1, "no job nosuch is logged"),
         (["logs", "../../etc"], 2, "job id"),
         (["logs", "--list", "--store", "memory:"], 1, "keeps nothing"),
