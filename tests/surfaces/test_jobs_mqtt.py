@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import holdfast as library
 from holdfast.domains.jobs.events import signature
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.limits import BROKER_CONNECT_S
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 
@@ -284,6 +287,32 @@ def test_a_late_watcher_ends_at_once(plain: Broker, tmp_path: Path) -> None:
     assert holdfast("jobs", "watch", done, failed).status == 1
     plain.stop()
     assert holdfast("jobs", "watch", done).status == 0
+
+
+def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(plain: Broker, tmp_path: Path) -> None:
+    """Nobody else looks, and no event tells of it."""
+    holdfast = command_line(tmp_path, plain)
+    late, orphan = register(holdfast, "--timeout", "1"), register(holdfast, "--max-attempts", "1")
+    with subprocess.Popen(["sleep", "600"]) as worker:
+        for pid in ((), ("--pid", str(worker.pid))):
+            assert holdfast("jobs", "pick", "--agent-session", LABEL, *pid).status == 0
+        watchers = [watching(holdfast, plain, job_id, "--timeout", "60") for job_id in (late, orphan)]
+        worker.kill()
+    assert ended(watchers[0])[:2] == (1, f"{late} is error: no verdict came within 1 s\n")
+    status, out, _ = ended(watchers[1])
+    assert status == 1 and out.startswith(f"{orphan} is error: its worker died")
+
+
+def test_a_broker_that_says_nothing_does_not_hold_up_the_end_of_a_watch(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        holdfast = CommandLine(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT=port, MQTT_TLS="1")
+        watcher = holdfast.start("jobs", "watch", register(holdfast), "--timeout", "0.2")
+        # It waits for the answer to its greeting now.
+        with silent.accept()[0]:
+            begun_s = time.monotonic()
+            assert ended(watcher)[0] == 5
+            assert time.monotonic() - begun_s < BROKER_CONNECT_S / 2
 
 
 def test_a_watch_of_several_of_any_and_for_a_while(plain: Broker, tmp_path: Path) -> None:
