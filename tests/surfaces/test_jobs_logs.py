@@ -264,6 +264,19 @@ def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path)
         assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [(1, "started"), (2, "completed")]
 
 
+def test_a_watcher_that_comes_after_a_job_was_removed_is_told_how_it_ended(holdfast: CommandLine) -> None:
+    for job_id, status in (("done-1", "completed"), ("bad-1", "error")):
+        holdfast("jobs", "register", "--id", job_id, "--prompt", "x", "--agent-session", "s")
+        holdfast("jobs", "pick", "--agent-session", "s")
+        assert holdfast("jobs", "status", "--job", job_id, "--set", status).status == 0
+    assert json.loads(holdfast("jobs", "prune", "--keep", "0", "--json").out) == {"removed": 2}
+    assert holdfast("jobs", "watch", "done-1") == (0, "done-1 is completed, and removed from the registry since\n", "")
+    assert holdfast("jobs", "watch", "done-1", "bad-1", "--json").status == 1
+    assert json.loads(holdfast("jobs", "watch", "bad-1", "--json").out) == {"job_id": "bad-1", "status": "error"}
+    ran = holdfast("jobs", "watch", "done-1", "never-1")
+    assert ran.status == 1 and "there is no job never-1" in ran.err
+
+
 def test_bad_input(holdfast: CommandLine) -> None:
     for words, status, says in (
         (["logs"], 2, "--list"),

@@ -16,6 +16,7 @@ from holdfast.domains.jobs.events import signature
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import BROKER_CONNECT_S
+from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 
@@ -221,6 +222,29 @@ def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker
     plain.start()
     sent = holdfast("jobs", "publish", "--unsent")
     assert (sent.status, sent.out) == (0, "1 events sent\n")
+
+
+def test_a_worker_sends_by_itself_what_an_outage_kept(plain: Broker, tmp_path: Path) -> None:
+    holdfast = command_line(tmp_path, plain)
+    job_id = register(holdfast)
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    script = f"cat {go} >/dev/null; echo half; cat {go} >/dev/null"
+    worker = holdfast.start("jobs", "run", "--agent-session", LABEL, "--once", "--heartbeat", "0.1", "--", "sh", "-c", script)
+    plain.wait_for("Received PUBLISH", 1)
+    plain.stop()
+    with library.connect(holdfast.environment["HOLDFAST_STORE"]) as hf:
+        with hf.store.listen([JOURNAL_TOPIC]) as ears:
+            go.write_text("")
+            while not hf.job_events.of_job(job_id, after_seq=1):
+                ears.wait(PATIENCE_S)
+        plain.start()
+        # The worker is still at it: what it kept is sent before its end, and not by somebody else.
+        plain.wait_for("Received PUBLISH", 2)
+        go.write_text("")
+        assert ended(worker)[0] == 0
+        assert hf.job_events.unsent() == []
+        assert [one.event.value for one in hf.job_events.of_job(job_id)] == ["started", "progress", "completed"]
 
 
 def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(plain: Broker, tmp_path: Path) -> None:
