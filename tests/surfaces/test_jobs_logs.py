@@ -217,6 +217,8 @@ def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> Non
     ran = holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", LABEL)
     assert ran.status == 0
     assert ran.err.count("cannot be written") == 1 and ran.err.startswith("holdfast: the audit log"), ran.err
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "--", "true")
+    assert (ran.status, ran.err.count("cannot be written")) == (0, 1), ran.err
 
 
 def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
