@@ -275,6 +275,13 @@ def test_what_tmux_cannot_start_leaves_nothing(bench: AgentBench) -> None:
     assert bench("agents", "start", "gpu", "--store", "memory:", "--", "true").status == 2
 
 
+def test_a_command_that_is_none_is_told_and_not_started(bench: AgentBench) -> None:
+    for command in ("no-such-command", str(bench.folder), ""):
+        ran = bench("agents", "start", "gpu", "--", command)
+        assert (ran.status, ran.out) == (2, "") and "there is no command" in ran.err
+    assert bench.hf.agents.list_agents() == [] and bench.tmux.sessions() == set()
+
+
 def test_run_inside_tmux_knows_its_tmux_session(bench: AgentBench) -> None:
     from tests.surfaces.command import ENTRY
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.procfs import Procfs
-from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import TRANSITIONS
 from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.errors import (
@@ -203,13 +203,20 @@ def test_an_id_may_begin_so_only_where_another_program_chose_it(jobs: Jobs, job_
         {"prompt": "x" * (2 << 20)},
         {"prompt": "lone \ud800"},
         {"expected_artifacts": [5]},
+        {"expected_artifacts": ["a", ""]},
+        {"expected_artifacts": ["a\nb"]},
+        {"expected_artifacts": ["lone \ud800"]},
+        {"workdir": " "},
+        {"workdir": "/a\0b"},
+        {"broker": Broker(password_env="")},
+        {"broker": Broker(username="a\nb")},
         {"priority": "high"},
         {"priority": 1 << 80},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_values_that_cannot_be_stored_are_refused_whole(jobs: Jobs, journal: Journal, wrong: dict[str, object]) -> None:
-    with pytest.raises((InvalidValue, TypeError)):
+    with pytest.raises((InvalidValue, InvalidName, TypeError)):
         register(jobs, **wrong)  # type: ignore[arg-type]
     assert jobs.list_jobs() == []
     assert journal.tail(10)[0] == []

@@ -157,7 +157,8 @@ def last_era(connection: sqlite3.Connection) -> int:
 def carried_era(path: Path) -> int:
     """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0 otherwise."""
     try:
-        with closing(sqlite3.connect(path)) as old:
+        # A look makes no file: it would have the modes of the umask, and become the store's own.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as old:
             return last_era(old)
     except (sqlite3.Error, TypeError, ValueError):
         # A power loss may have left anything of it.

@@ -15,7 +15,7 @@ from holdfast.configuration import state_folder
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
 from holdfast.domains.agents.names import canonical, id_of
-from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
 
 
@@ -48,15 +48,18 @@ class Launch:
         self._hf = hf
         self._wish = wish
         self.name = canonical(wish.name, hf.settings.agents.prefix)
-        self.agent_id = wish.agent_id or id_of(self.name)
-        self.generation_id = wish.generation_id or str(uuid.uuid4())
+        self.agent_id = id_of(self.name) if wish.agent_id is None else wish.agent_id
+        self.generation_id = str(uuid.uuid4()) if wish.generation_id is None else wish.generation_id
+        if wish.session_root is not None and not wish.session_root.strip():
+            raise InvalidValue("session_root is blank: name a folder, or leave it out", field="session_root")
         self._own_root = os.path.join(state_folder(os.environ), "agents", self.agent_id, self.generation_id)
         self.root = os.path.abspath(wish.session_root or self._own_root)
 
     @property
     def tool(self) -> str:
         """What it is, in a word."""
-        return self._wish.tool or os.path.basename(self._wish.command[0]) or self._wish.command[0]
+        command = self._wish.command[0]
+        return (os.path.basename(command) or command) if self._wish.tool is None else self._wish.tool
 
     @property
     def manifest_path(self) -> str:

@@ -18,6 +18,8 @@ from holdfast.surfaces.cli.output import remark
 F = TypeVar("F", bound=Callable[..., Any])
 
 STATUSES = [status.value for status in JobStatus]
+_TROUBLES: set[str] = set()
+"""What went wrong with the audit log when it was last brought up to date: a worker does so after each job."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 token_option = click.option("--token", type=int, help="The attempt's token: refused (exit 4) when another attempt has begun.")
@@ -87,8 +89,12 @@ def changing() -> Iterator[Holdfast]:
 
 
 def mirror(hf: Holdfast, *, wait: bool = False) -> None:
-    """Bring the audit log up to date; what goes wrong with it is a remark and breaks nothing."""
-    if trouble := logged(hf, wait=wait):
+    """Bring the audit log up to date; what goes wrong with it is a remark, made once until it goes well, and breaks nothing."""
+    trouble = logged(hf, wait=wait)
+    if trouble is None:
+        _TROUBLES.clear()
+    elif trouble not in _TROUBLES:
+        _TROUBLES.add(trouble)
         remark(f"{trouble}. The job itself is not affected; `holdfast jobs logs --rebuild` writes the log again")
 
 

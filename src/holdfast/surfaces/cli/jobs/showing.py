@@ -75,6 +75,8 @@ def logs(job_id: str | None, tail: int | None, listed: bool, rebuild: bool, as_j
     """
     if [job_id is not None, listed, rebuild].count(True) != 1:
         raise click.UsageError("say one of: a JOB, --list, --rebuild")
+    if tail is not None and job_id is None:
+        raise click.UsageError("--tail is for the log of one JOB")
     with connected(create=False) as hf:
         if hf.job_log is None:
             raise NotFound("this store keeps nothing, so there is no log of its jobs: use another --store")
