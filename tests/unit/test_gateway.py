@@ -502,6 +502,68 @@ def test_an_end_is_stored_however_long_the_store_is_away(desk: Desk, monkeypatch
     assert agent.received == [("one", "1"), ("one", "2")]
 
 
+def unanswered(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> None:
+    """Let a verb be committed once, and its answer be lost."""
+    real, left = getattr(gateway, name), [None] * (skip + 1)
+
+    def lost(*words: object, **how: object) -> object:
+        done = real(*words, **how)
+        if left and done is not None and not (left.pop() is None and left):
+            raise StoreUnavailable("away", outcome="unknown")
+        return done
+
+    monkeypatch.setattr(gateway, name, lost)
+
+
+def test_a_claim_that_was_committed_and_not_answered_keeps_the_slot_of_nobody(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    first, second = ask(gateway, "1"), ask(gateway, "2")
+    unanswered(gateway, monkeypatch, "claim")
+    with working(gateway):
+        assert [ended(gateway, one).state for one in (first, second)] == [RequestState.COMPLETED] * 2
+    assert agent.received == [("one", "1"), ("one", "2")]
+    head = gateway.queue.head()
+    assert (head.accepted, head.running, head.slot) == (0, 0, None)
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_an_interrupt_whose_claim_was_not_answered_is_sent_all_the_same(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, skip: int
+) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    several = [interrupt(gateway) for _ in range(3)]
+    unanswered(gateway, monkeypatch, "claim", skip=skip)
+    with working(gateway):
+        assert {ended(gateway, one).state for one in several} == {RequestState.COMPLETED}
+    head = gateway.queue.head()
+    assert (head.accepted, head.express, head.running) == (0, 0, 0)
+
+
+def test_a_decision_that_was_committed_and_not_answered_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    old = ask(gateway, "old")
+    agent.instance_id = "two"
+    gateway.look()
+    change = gateway.queue.change
+
+    def lost(*words: object, **how: object) -> object:
+        change(*words, **how)  # type: ignore[arg-type]
+        raise StoreUnavailable("away", outcome="unknown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway.queue, "change", lost)
+        with pytest.raises(StoreUnavailable):
+            gateway.reconcile("replay", epoch=2)
+    with working(gateway):
+        assert ended(gateway, old).state is RequestState.COMPLETED
+    assert agent.received == [("two", "old")]
+
+
 def test_an_expected_epoch_must_be_the_current_one(desk: Desk) -> None:
     gateway = desk.gateway(ScriptedAgent())
     with pytest.raises(Refused, match="epoch 7 was expected and it is 1"):

@@ -126,8 +126,12 @@ class Line:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """End everything that runs, as whoever ran it is gone; what is said of it goes by how far it got."""
+        return [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+
+    def running(self) -> list[Request]:
+        """What runs, in the order it came."""
         rows = self._tx.find(REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged)
-        return [self._failed(row.record, code, detail[row.record.receipt], None) for row in rows]
+        return [row.record for row in rows]
 
     def stale(self, epoch: int) -> list[Request]:
         """The waiting requests that are meant for an epoch before this one, in the order they came."""
