@@ -161,17 +161,19 @@ class TmuxAgent:
 
     def _load(self, prompt: str, name: str) -> None:
         path = self._folder / name
-        # Written by its own descriptor: 0600 whatever the umask, and never through a link.
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(prompt.encode())
         try:
+            # Written by its own descriptor: 0600 whatever the umask, and never through a link.
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(prompt.encode())
             self._server.run("load-buffer", "-b", name, str(path))
+        except OSError as error:
+            raise UpstreamUnavailable(f"the prompt cannot be written for tmux to read: {error}", outcome="none") from None
         except UpstreamUnavailable as error:
             if silent(error):
                 raise Fenced(f"nothing was delivered: {error.message}", outcome="none") from None
             raise
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def _clear_away(self) -> None:
         """Delete the buffers of prompts that were not pasted: nobody else should find them there."""
