@@ -2,8 +2,8 @@
 
     python -m tests.hazards.gateway_victim URL FOLDER NUMBER ...
 
-Each NUMBER says at which point, and is the name of a folder and of a namespace. The processes are forked from this one, which has loaded everything and has no
-threads: so hundreds of them cost seconds.
+Each NUMBER says at which point, and is the name of a folder and of a namespace. The processes are forked from this one, which
+has loaded everything and has no threads: so hundreds of them cost seconds.
 """
 
 import os

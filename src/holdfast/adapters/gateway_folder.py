@@ -102,7 +102,10 @@ class GatewayFolder:
         return _read(self.state_path, Status)
 
     def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
-        """Add lines to the events, all or none; when they are too many, the older ones move to `events.jsonl.1`. Raises OSError."""
+        """Add lines to the events, all or none; when they are too many, the older ones move to `events.jsonl.1`.
+
+        Raises OSError.
+        """
         with contextlib.suppress(FileNotFoundError):
             if self.events.stat().st_size > bytes_max:
                 os.replace(self.events, self.root / "events.jsonl.1")
