@@ -671,6 +671,17 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
         {"kind": "command", "argv": "ls"},
         {"kind": "managed", "managed_api_base_url": "http://h"},
         {"kind": "rest", "url": "u", "terminal": "t", "more": 1},
+        {"kind": ["tmux"]},
+        {"kind": "tmux", "session": "s", "quiet_ms": 0},
+        {"kind": "tmux", "session": "s", "interrupt_key": "Enter"},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": 0},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": -1},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": float("nan")},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": float("inf")},
+        {"kind": "command", "argv": ["l\0s"]},
+        {"kind": "command", "argv": ["ls"], "working_directory": "/\0"},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "timeout_s": -1},
+        {"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "a", "timeout_s": 0},
     ],
 )
 def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
