@@ -322,6 +322,25 @@ def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: TmuxServer, at
     assert tmux.heard() == []
 
 
+@pytest.mark.parametrize(
+    ("point", "arrives"), [("tmux.loaded", False), ("tmux.pasted", True), ("gateway.delivery.after", True)]
+)
+def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
+    tmux: TmuxServer, attached: GatewayProcess, point: str, arrives: bool
+) -> None:
+    attached.start(dies_at=point)
+    with contextlib.suppress(Unavailable):
+        attached.client.prompt("first")
+    assert attached.wait() == -signal.SIGKILL
+    attached.start()
+    (first,) = attached.client.requests()
+    assert first["error_code"] == "interrupted_by_restart"
+    assert attached.client.prompt("second", wait_s=30)["state"] == "completed"
+    assert tmux.heard() == [*([b"first"] if arrives else []), b"second"]
+    assert tmux("list-buffers") == ""
+    assert list(attached.root.rglob("holdfast-*")) == []
+
+
 def _state(gate: GatewayProcess) -> str:
     assert gate.process is not None
     return Path(f"/proc/{gate.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
