@@ -126,7 +126,10 @@ class Line:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """End everything that runs, as whoever ran it is gone; what is said of it goes by how far it got."""
-        return [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+        ended = [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+        # One that is damaged cannot be ended; but nobody works on it, and it must not keep the slot from all others.
+        self.head = replace(self.head, running=0, slot=None)
+        return ended
 
     def running(self) -> list[Request]:
         """What runs, in the order it came."""
