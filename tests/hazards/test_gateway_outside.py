@@ -1,6 +1,7 @@
 """A real gateway and what happens around it: a full disk, others that start at once, streams and keys across restarts, prompts
 of exactly the longest size."""
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Blocked, Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
@@ -98,6 +100,25 @@ def _handed_in_until_it_is_full(client: GatewayClient) -> dict[str, str]:
         except StoreUnavailable:
             return kept
     raise AssertionError("it was never full")
+
+
+def test_events_that_did_not_fit_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = GatewayFolder(tmp_path / "gateways" / "gpu")
+    folder.prepare()
+    folder.append_events([b"1"], bytes_max=1000)
+    write = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        if len(data) < 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data[:4])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            folder.append_events([b"22", b"333"], bytes_max=1000)
+    folder.append_events([b"22", b"333"], bytes_max=1000)
+    assert folder.events.read_bytes() == b"1\n22\n333\n"
 
 
 def test_of_several_gateways_started_at_once_one_serves(gate: GatewayProcess) -> None:
@@ -242,6 +263,26 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
     assert done["result"].get("stopped") == long
     assert gate.client.request(long, wait_s=30)["error_code"] == "interrupted"
     until(lambda: gate.programs() == [])
+
+
+def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(tmux: TmuxServer, attached: GatewayProcess) -> None:
+    hostile = (
+        'it\'s "quoted" \\ $(touch pwned) `touch pwned`; touch pwned\n\n\tC-c Enter Escape :kill-server\n'
+        "#{pid} #(touch pwned) %0 =claude ä 漢字 🙂 \u202e -- "
+    )
+    large = (hostile * (100_000 // len(hostile.encode()) + 1)).encode()[:100_000].decode("utf-8", "ignore")
+    attached.start()
+    client = attached.client
+    for prompt in (hostile, large):
+        assert client.prompt(prompt, wait_s=60)["state"] == "completed"
+    for control in ("\x1b[201~rm -r x", "a\rb", "\x03", "\x00", "\x7f", "\x9b"):
+        with pytest.raises(HoldfastError) as caught:
+            client.prompt(control)
+        assert caught.value.code == "invalid_value"
+    assert tmux.heard() == [hostile.encode(), large.encode()]
+    assert len(client.requests()) == 2
+    assert not list(tmux.folder.rglob("pwned"))
+    assert not Path("pwned").exists()
 
 
 def test_a_prompt_of_exactly_the_longest_size_arrives_and_one_byte_more_is_refused(tmp_path: Path) -> None:
