@@ -32,6 +32,7 @@ from holdfast.primitives.queue import Queue, Request, RequestState
 from holdfast.primitives.queue.record import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
 from tests.unit.scripted_agent import ScriptedAgent
 
 AGENT = "gpu"
@@ -356,6 +357,31 @@ def test_a_second_gateway_is_refused_while_the_first_lives(desk: Desk) -> None:
     desk.gateway(ScriptedAgent())
     first.detach()
     assert desk.kinds().count("gateway.detached") == 1
+
+
+@pytest.mark.parametrize("step_s", [-86400.0, 86400.0, 400 * 86400.0])
+def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(tmp_path: Path, step_s: float) -> None:
+    clock = ManualClock()
+    desk = Desk(SqliteStore(tmp_path / "queue.sqlite", boot_id="boot-1", clock=clock))
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    first, kept = ask(gateway, "1"), ask(gateway, "2", key="k")
+    clock.advance(step_s)
+    third = ask(gateway, "3")
+    with pytest.raises(Held):
+        desk.gateway(ScriptedAgent())
+    gateway.renew()
+    with working(gateway):
+        assert [ended(gateway, one).state for one in (first, kept, third)] == [RequestState.COMPLETED] * 3
+    clock.advance(-step_s)
+    gateway.renew()
+    assert ask(gateway, "2", key="k").request_id == kept.request_id
+    with pytest.raises(Held):
+        desk.gateway(ScriptedAgent())
+    assert agent.received == [("one", "1"), ("one", "2"), ("one", "3")]
+    gateway.detach()
+    assert desk.gateway(agent).epoch == 1
+    desk.store.close()
 
 
 def test_a_gateway_that_was_taken_over_ends(desk: Desk) -> None:
