@@ -616,6 +616,26 @@ def test_a_full_queue_refuses(desk: Desk) -> None:
         ask(gateway)
 
 
+def test_an_interrupt_is_taken_though_the_queue_is_full(desk: Desk) -> None:
+    agent = ScriptedAgent(instant=False)
+    gateway = desk.gateway(agent)
+    running, *_ = [ask(gateway, str(n)) for n in range(8)]
+    with working(gateway):
+        assert agent.began.wait(30)
+        with pytest.raises(Full):
+            ask(gateway)
+        assert ended(gateway, interrupt(gateway)).state is RequestState.COMPLETED
+        assert ended(gateway, running).error_code == "interrupted"
+
+
+def test_interrupts_are_bounded_too(desk: Desk) -> None:
+    gateway = desk.gateway(ScriptedAgent())
+    for _ in range(8):
+        interrupt(gateway)
+    with pytest.raises(Full):
+        interrupt(gateway)
+
+
 def test_a_long_answer_is_cut_to_its_end() -> None:
     from holdfast.domains.gateway import Answer
     from holdfast.domains.gateway.delivery import result_of

@@ -48,12 +48,14 @@ class Line:
         """
         if (known := self.known(draft)) is not None:
             return known
-        if self.head.depth >= self._depth_max:
+        # The express lane has the bound for itself: what is to stop the one that runs must not be kept out by those behind it.
+        depth = self.head.express if draft.express else self.head.depth
+        if depth >= self._depth_max:
             raise Full(
-                f"{self.head.depth} requests of {self._queue} have not ended, and no more are taken: wait for some to end, or "
-                "cancel some",
+                f"{depth} requests of {self._queue} have not ended, and no more are taken: wait for some to end, or cancel "
+                "some",
                 queue=self._queue,
-                depth=self.head.depth,
+                depth=depth,
                 depth_max=self._depth_max,
             )
         told = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
