@@ -143,6 +143,7 @@ def test_a_time_limit_a_flood_and_a_stop_end_it(tmp_path: Path, monkeypatch: pyt
     assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
     monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
     assert "more than 10000 bytes" in told(agent(tmp_path, ["yes"]), "x").detail
+    assert "more than 10000 bytes" in told(agent(tmp_path, ["sh", "-c", "yes >&2"]), "x").detail
     stop = threading.Event()
     stop.set()
     assert told(agent(tmp_path, ["sleep", "1000"]), "x", stop).code == "stopped"

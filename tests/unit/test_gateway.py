@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.procfs import Procfs
-from holdfast.domains.gateway import Gateway, Surface, Worker
+from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.delivery import needless
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
@@ -479,6 +479,22 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Des
         assert "blind" in gateway.status().detail
         agent.broken.clear()
         wait_for(lambda: gateway.status().request_admission == "open")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)])
+def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    with working(gateway):
+        with monkeypatch.context() as patched:
+            patched.setattr(agent, "answer", lambda *_: Answer(text=text, source="output", facts={"said": text[:10]}))
+            done = ended(gateway, ask(gateway))
+            patched.setattr(agent, "answer", lambda *_: Answer(code="agent_failed", detail=f"it said {text[:10]}"))
+            failed = ended(gateway, ask(gateway))
+        assert ended(gateway, ask(gateway)).state is RequestState.COMPLETED
+    assert done.result is not None and done.state is RequestState.COMPLETED
+    assert done.result["text"] == text[-ANSWER_CHARS_MAX:].encode("utf-8", "replace").decode()
+    assert failed.error_code == "agent_failed"
 
 
 def test_a_busy_surface_is_waited_for(desk: Desk) -> None:

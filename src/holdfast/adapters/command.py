@@ -168,7 +168,7 @@ class CommandAgent:
             return "stopped"
         if now_s - run.begun_s > self._spec.answer_timeout_s:
             return f"it did not end within {self._spec.answer_timeout_s:g} s"
-        if os.fstat(run.output.fileno()).st_size > _OUTPUT_BYTES_MAX:
+        if any(os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX for file in (run.output, run.errors)):
             return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
         return ""
 
