@@ -76,7 +76,7 @@ def opened(url: str, folder: Path) -> Gateway:
 
 
 def work(url: str, folder: Path, dies_at: int) -> None:
-    """Take prompts in and carry them out, and die at the point of that number, whichever thread comes to it."""
+    """Take requests in and carry them out, and die at the point of that number, whichever thread comes to it."""
     passed = 0
     counting = threading.Lock()
 
@@ -94,8 +94,8 @@ def work(url: str, folder: Path, dies_at: int) -> None:
     faults.hook = count
     worker.start()
     asked = []
-    for prompt in PROMPTS:
-        draft = draft_of("submit_prompt", {"prompt": prompt}, gateway.adapter.check, idempotency_key=prompt)
+    for kind, payload in [*(("submit_prompt", {"prompt": prompt}) for prompt in PROMPTS), ("interrupt", {})]:
+        draft = draft_of(kind, payload, gateway.adapter.check)
         (answer,) = gateway.accept([Asked(draft)])
         assert isinstance(answer, Request)
         append(folder / "acknowledged", answer.request_id)
