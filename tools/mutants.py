@@ -224,7 +224,7 @@ MUTANTS = [
         "        pass",
     ),
     # The queue.
-    Mutant("a queue has a bound", _LINE, "if self.head.depth >= self._depth_max:", "if False:"),
+    Mutant("a queue has a bound", _LINE, "if depth >= self._depth_max:", "if False:"),
     Mutant("an idempotency key is one request", _LINE, "if (known := self.known(draft)) is not None:", "if False:"),
     Mutant(
         "a key is not used for something else",

@@ -211,7 +211,7 @@ class Worker:
     def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
         faults.reach("gateway.end.before")
         result = result_of(answer, self._handed_over)
-        code, detail = answer.code, answer.detail
+        code, detail = answer.code, _storable(answer.detail)
         if interrupted:
             code, detail = "interrupted", "an interrupt stopped it" + ("" if self._handed_over else " before it was delivered")
         elif code is not None and self._give_up.is_set():
@@ -310,9 +310,14 @@ def failed_by(error: Exception, *, delivered: str) -> Answer:
 
 def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
     """What is kept of an answer: its end, where it is too long, without what no encoding can carry."""
-    text = answer.text.encode("utf-8", "replace").decode()
+    text = _storable(answer.text)
     receipt = "answered" if answer.known and answer.code is None else "delivered" if handed_over else "accepted"
-    result: dict[str, Any] = {"receipt": receipt, **answer.facts}
+    facts = {name: _storable(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
+    result: dict[str, Any] = {"receipt": receipt, **facts}
     if text or answer.source:
         result |= {"text": text[-ANSWER_CHARS_MAX:], "source": answer.source, "truncated": len(text) > ANSWER_CHARS_MAX}
     return result
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ from holdfast.domains.gateway.adapter import Adapter, Sighting
 from holdfast.domains.gateway.admission import among, check_admission, check_reconcilable
 from holdfast.domains.gateway.record import ATTACHMENTS, Attachment, Server
 from holdfast.domains.gateway.status import Status, status_of
+from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
@@ -177,7 +178,9 @@ class Gateway:
             attachment = self._own(tx)
             return [self._admitted(line, attachment, seen, one, name) for one, name in named]
 
-        return self._change(body)
+        answers = self._change(body)
+        faults.reach("gateway.accepted")
+        return answers
 
     def claim(self, *, express: bool = False) -> Request | None:
         """Begin with the next request, if the gate is open for it."""

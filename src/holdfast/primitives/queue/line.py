@@ -49,11 +49,13 @@ class Line:
         """
         if (known := self.known(draft)) is not None:
             return known
-        if self.head.depth >= self._depth_max:
+        # The express lane has the bound for itself: what is to stop the one that runs must not be kept out by those behind it.
+        depth = self.head.express if draft.express else self.head.depth
+        if depth >= self._depth_max:
             raise Full(
-                f"{counted(self.head.depth, 'request')} of {self._queue} must end before more are taken: wait, or cancel some",
+                f"{counted(depth, 'request')} of {self._queue} must end before more are taken: wait, or cancel some",
                 queue=self._queue,
-                depth=self.head.depth,
+                depth=depth,
                 depth_max=self._depth_max,
             )
         told = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
@@ -126,7 +128,10 @@ class Line:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """End everything that runs, as whoever ran it is gone; what is said of it goes by how far it got."""
-        return [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+        ended = [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+        # One that is damaged cannot be ended; but nobody works on it, and it must not keep the slot from all others.
+        self.head = replace(self.head, running=0, slot=None)
+        return ended
 
     def running(self) -> list[Request]:
         """What runs, in the order it came."""
