@@ -150,7 +150,8 @@ def test_only_a_folder_that_was_made_for_a_dead_one_is_cleared_away(bench: Agent
     agents = bench.folder / "state" / "holdfast" / "agents"
     agent_id = id_of("HOLDFAST-gpu")
     kept = agents / "another" / "generation" / "manifest.json"
-    kept.parent.mkdir(parents=True)
+    for folder in (kept.parent, agents / agent_id / "another"):
+        folder.mkdir(parents=True)
     kept.write_text("{}")
     for generation, root in (
         ("..", f"{agents}/{agent_id}/.."),
