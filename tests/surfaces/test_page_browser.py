@@ -327,7 +327,7 @@ def test_reconcile_by_click(blocked: tuple[str, str], visit: Visit, made: PageSt
     expect(panel).to_contain_text("an old wish")
     panel.get_by_role("button", name="Discard").click()
     dialog = visit.page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 request of an earlier instance end as failed")
+    expect(dialog).to_contain_text("1 request of an earlier instance ends as failed")
     dialog.get_by_role("button", name="Discard").click()
     expect(panel).to_contain_text("discarded")
     expect(panel).to_contain_text("It takes requests")
