@@ -183,9 +183,16 @@ class _MemoryReadTx:
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
+        keys = self._indexed(space, index, *span(match, start, stop), reverse=reverse)
+        return self._rows(space, keys[:limit], damaged)
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+
+    def _indexed(self, space: Space[Any], index: str, low: bytes, high: bytes | None, *, reverse: bool = False) -> list[str]:
+        """The keys of a stretch of an index, in its order."""
         if index not in space.indexes:
             raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
-        low, high = span(match, start, stop)
         column = list(space.indexes).index(index)
         places = sorted(
             (
@@ -195,10 +202,7 @@ class _MemoryReadTx:
             ),
             reverse=reverse,
         )
-        return self._rows(space, [key for _, key in places[:limit]], damaged)
-
-    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+        return [key for _, key in places]
 
     def _shelf(self, space: Space[Any]) -> Shelf:
         if space.name not in self._names:
@@ -241,8 +245,11 @@ class _MemoryTx(_MemoryReadTx):
         return self._writable(space).pop(key, None) is not None
 
     def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        found = self.find(space, index, match, limit=1 if damaged is None else None, damaged=damaged)
-        return found[0] if found else None
+        for key in self._indexed(space, index, *span(match)):
+            # One at a time: of a long line only the first is wanted.
+            if found := self._rows(space, [key], damaged):
+                return found[0]
+        return None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         check_texts(actor, kind, subject)
