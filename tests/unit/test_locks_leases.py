@@ -19,6 +19,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Locks, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.record import LOCK_WAITS
+from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -132,6 +133,20 @@ def test_renewing_begins_the_time_anew(timed: World) -> None:
         assert timed.locks.try_acquire(name, by="other") is None
     timed.clock.advance(INSTANT_S)
     timed.locks.acquire(["a", "b"], by="other", timeout_s=0)
+
+
+def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World) -> None:
+    lasting, short = timed.locks.acquire("a", by="job"), timed.locks.acquire("b", by="job", ttl_s=LOCK_LEASE_S)
+
+    def ends() -> list[float]:
+        return [timed.locks.status(name).holds[0].expires_at.timestamp() for name in "ab"]
+
+    before = ends()
+    timed.clock.advance(LOCK_LEASE_S * 0.9)
+    assert renew_all(timed.locks._room, [lasting, short]) == []
+    after = ends()
+    assert after[0] > before[0]
+    assert after[1] == before[1]
 
 
 def test_renewing_never_shortens(timed: World) -> None:
