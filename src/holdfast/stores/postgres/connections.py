@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
@@ -100,7 +100,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared: dict[str, str] = {}
+        self.prepared: dict[str, bytes] = {}
         """The statements that this session has prepared (messages.py), by their names."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
@@ -263,6 +263,10 @@ class Connections:
 def _settle(raw: Connection) -> None:
     """Leave no transaction open behind whatever ended the work."""
     status = raw.pgconn.transaction_status
+    if raw.pgconn.pipeline_status != PipelineStatus.OFF:
+        # Interrupted in the middle of a message.
+        raw.close()
+        return
     if status == TransactionStatus.IDLE:
         return
     if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
