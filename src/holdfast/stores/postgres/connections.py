@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg.adapt import Transformer
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -102,6 +103,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         super().__init__(*args, **kwargs)
         self.prepared: dict[str, bytes] = {}
         """The statements that this session has prepared (messages.py), by their names."""
+        self.reader = Transformer(self)
+        """What makes values of the server's answers."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)

@@ -5,7 +5,7 @@ statement is prepared in each session when it is first sent, in the same message
 beside it, so that none of them is ever read as SQL.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ _PARAMETERS_MAX = 128
 """Most parameters of one that is kept: so many are those of a number of records that seldom comes again."""
 
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
-_BOOL, _INT8, _INT2, _INT4 = 16, 20, 21, 23
+_END = ExecStatus.PIPELINE_SYNC
 
 
 class Statement(NamedTuple):
@@ -50,75 +50,74 @@ def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
 
     What follows one that failed is not done. A connection that is left in the middle of a message is of no use any more.
     """
-    raw.pgconn.enter_pipeline_mode()
+    pgconn, known = raw.pgconn, raw.prepared
     fresh: dict[str, bytes] = {}
-    asked = [preparing for one in statements for preparing in _send(raw, one, fresh)]
-    raw.pgconn.pipeline_sync()
-    results = raw.wait(_results(raw.pgconn))
-    for result in results:
-        if result.status in _FAILED:
-            raise psycopg.errors.error_from_result(result)
+    unasked: list[int] = []
+    pgconn.enter_pipeline_mode()
+    for number, (sql, parameters) in enumerate(statements):
+        name = known.get(sql) or fresh.get(sql)
+        if name is None:
+            unasked.append(number)
+            name = _prepare(raw, sql, len(parameters), fresh)
+        pgconn.send_query_prepared(name, parameters)
+    pgconn.pipeline_sync()
+    results = raw.wait(_results(pgconn))
+    for number in unasked:
+        # Each comes before its statement's, so that what is left before it is one answer a statement.
+        del results[number]
     # Known by their names only now: had something before them failed, they would not have been prepared.
-    raw.prepared.update(fresh)
-    return [_answer(result) for result, preparing in zip(results, asked, strict=True) if not preparing]
+    known.update(fresh)
+    return [_answer(raw, result) for result in results]
 
 
-def _send(raw: Connection, statement: Statement, fresh: dict[str, bytes]) -> tuple[bool, ...]:
-    """Add a statement to the message; say of each result that it will have whether it is that of preparing it. Those that are
-    prepared here are put into `fresh`."""
-    sql, parameters = statement
-    name = raw.prepared.get(sql) or fresh.get(sql)
-    if name is not None:
-        raw.pgconn.send_query_prepared(name, parameters)
-        return (False,)
-    marked = (sql % tuple(f"${number}" for number in range(1, len(parameters) + 1))).encode()
-    if len(raw.prepared) + len(fresh) >= _PREPARED_MAX or len(parameters) > _PARAMETERS_MAX:
-        raw.pgconn.send_query_params(marked, parameters)
-        return (False,)
-    name = fresh[sql] = b"holdfast_%d" % next(_names)
-    raw.pgconn.send_prepare(name, marked)
-    raw.pgconn.send_query_prepared(name, parameters)
-    return (True, False)
+def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
+    """Add to the message that a statement is prepared; return its name, which is put into `fresh` if it is to be kept."""
+    name = b""
+    if len(raw.prepared) + len(fresh) < _PREPARED_MAX and parameters <= _PARAMETERS_MAX:
+        name = fresh[sql] = b"holdfast_%d" % next(_names)
+    marked = sql % tuple(f"${number}" for number in range(1, parameters + 1))
+    raw.pgconn.send_prepare(name, marked.encode())
+    return name
 
 
 def _results(pgconn: psycopg.pq.abc.PGconn) -> Generator[Wait, Ready, list[Any]]:
-    """The results of a message, one for each statement, once its end has come; after a failure what came until then."""
+    """The results of a message, one for each statement, once its end has come. Raises what the first that failed says."""
     results: list[Any] = []
+    failed = None
     try:
         while pgconn.flush():
             if (yield Wait.RW) & Ready.R:
                 pgconn.consume_input()
-        while True:
+        status = None
+        while status != _END:
             yield Wait.R
             pgconn.consume_input()
-            while not pgconn.is_busy():
+            while status != _END and not pgconn.is_busy():
                 result = pgconn.get_result()
                 if result is not None:
-                    if result.status == ExecStatus.PIPELINE_SYNC:
-                        pgconn.exit_pipeline_mode()
-                        return results
+                    status = result.status
                     results.append(result)
+                    failed = result if failed is None and status in _FAILED else failed
                 elif pgconn.status == ConnStatus.BAD:
                     raise psycopg.OperationalError("the connection is lost")
+        pgconn.exit_pipeline_mode()
     except psycopg.OperationalError:
         # What the server said before it ended the connection says more than that it did.
-        if not any(result.status in _FAILED for result in results):
+        if failed is None:
             raise
-        return results
+    if failed is not None:
+        raise psycopg.errors.error_from_result(failed)
+    return results[:-1]
 
 
-def _answer(result: Any) -> Answer:
-    loads = [_LOADS.get(result.ftype(column), _decoded) for column in range(result.nfields)]
-    return Answer([_row(result, row, loads) for row in range(result.ntuples)], result.command_tuples or 0)
-
-
-def _row(result: Any, row: int, loads: Sequence[Callable[[bytes], Any]]) -> tuple[Any, ...]:
-    values = [result.get_value(row, column) for column in range(len(loads))]
-    return tuple([None if value is None else load(value) for load, value in zip(loads, values, strict=True)])
-
-
-def _decoded(value: bytes) -> str:
-    return value.decode()
+def _answer(raw: Connection, result: Any) -> Answer:
+    if not result.ntuples:
+        return Answer([], result.command_tuples or 0)
+    raw.reader.set_pgresult(result)
+    rows = raw.reader.load_rows(0, result.ntuples, tuple)
+    # Or the connection would keep all that it was told last.
+    raw.reader.set_pgresult(None)
+    return Answer(rows, result.ntuples)
 
 
 def _written(value: Any) -> bytes | None:
@@ -146,5 +145,4 @@ def _text(text: str) -> bytes:
         raise InvalidValue("a lone surrogate is no character and cannot be stored: encode such text first") from None
 
 
-_LOADS: dict[int, Callable[[bytes], Any]] = {_INT8: int, _INT2: int, _INT4: int, _BOOL: lambda value: value == b"t"}
 _names = count(1)

@@ -6,8 +6,7 @@ messages: begin, take a record and a revision; write, commit and notify.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -314,7 +313,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         has to know, too."""
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
-        first = bound(_taking(sql, columns, self._beginning()), parameters)
+        first = bound(_taking(sql, columns, _beginning(self._ns)), parameters)
         row = self._send(first, opens=True)[0].rows[0]
         self._begun = True
         self._opened(row[-2:])
@@ -329,23 +328,23 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
         has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun or opens else [bound(_look(self._beginning(), taking=not self._by_row))]
+        opening = [] if self._begun or opens else [bound(_look(_beginning(self._ns), taking=not self._by_row))]
         message = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
             message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
             self._told_at = time.monotonic()
         self._pending = []
-        with self._remembering_failure():
+        try:
             answers = exchange(self._raw, message)
+        except psycopg.Error as error:
+            # A body that swallows it must not have its transaction taken for committed.
+            self._failure = error
+            raise
         if opening:
             self._begun = True
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
-
-    def _beginning(self) -> str:
-        """What has to be known at the beginning: the time, and whether anybody listens."""
-        return f"{latches.NOW}, {_somebody(latches.listeners_class(self._ns))}"
 
     def _opened(self, row: Sequence[Any]) -> None:
         self.now = self._clock.saw(schema.instant(row[0]))
@@ -353,15 +352,6 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if row[2:]:
             # Whole spaces were latched before it, and there is nothing else to latch.
             self._take(row[2:])
-
-    @contextmanager
-    def _remembering_failure(self) -> Iterator[None]:
-        """A body that swallows a failure must not have its transaction taken for committed."""
-        try:
-            yield
-        except psycopg.Error as error:
-            self._failure = error
-            raise
 
 
 class _New(NamedTuple):
@@ -394,6 +384,7 @@ def _taking(sql: str, columns: str, beginning: str = "") -> str:
 
 
 @lru_cache(maxsize=256)
-def _somebody(listeners: int) -> str:
+def _beginning(namespace: str) -> str:
+    """What has to be known at the beginning: the time, and whether anybody listens."""
     # In a statement with parameters a per cent sign is written twice.
-    return SOMEBODY.format(listeners).replace("%", "%%")
+    return f"{latches.NOW}, {SOMEBODY.format(latches.listeners_class(namespace)).replace('%', '%%')}"
