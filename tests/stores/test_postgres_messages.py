@@ -31,9 +31,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     over: list[object] = []
     really = messages._results
 
-    def results(pgconn: messages.Any) -> messages.Any:
-        over.append(pgconn)
-        return really(pgconn)
+    def results(raw: messages.Connection) -> messages.Any:
+        over.append(raw)
+        return really(raw)
 
     monkeypatch.setattr(messages, "_results", results)
     return over

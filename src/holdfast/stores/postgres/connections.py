@@ -11,13 +11,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.adapt import Transformer
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
@@ -109,6 +109,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
+    def hear(self, gen: Generator[Wait, Ready | int, T]) -> T:
+        """Wait as a generator asks that looks at the limit itself, by `check_patience` when a moment passed in silence."""
+        return super().wait(gen)
+
+    def check_patience(self) -> None:
+        """Raises NoAnswer when the limit has passed."""
+        if time.monotonic() > self.patience_until:
+            raise NoAnswer("no answer within the time limit")
+
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
     """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a moment passed in silence."""
@@ -116,8 +125,8 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
         wanted = next(gen)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() > connection.patience_until:
-                raise NoAnswer("no answer within the time limit")
+            if not ready:
+                connection.check_patience()
             wanted = gen.send(ready)
     except StopIteration as end:
         result: T = end.value
@@ -202,17 +211,15 @@ class Connections:
         self._begin_process()
         self._closed = was_closed
 
-    @contextmanager
-    def _lent(self, deadline: Deadline) -> Iterator[Connection]:
+    def _lent(self, deadline: Deadline) -> "_Lent":
+        return _Lent(self, deadline)
+
+    def lend(self, deadline: Deadline) -> tuple[ConnectionPool[Connection], Connection]:
+        """A connection that gives up a moment after the deadline, and the pool to give it back to."""
         pool = self._opened()
         raw = self._from(pool, deadline)
         raw.patience_until = deadline.at + _GRACE_S
-        try:
-            yield raw
-        finally:
-            _settle(raw)
-            raw.patience_until = math.inf
-            pool.putconn(raw)
+        return pool, raw
 
     def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
         """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
@@ -261,6 +268,25 @@ class Connections:
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
             pooler.refuse_shared_sessions(self.address, raw)
             self._keeps_sessions = True
+
+
+class _Lent:
+    """A connection for the block of a `with`. A class of its own, since this is on the way of every single call."""
+
+    __slots__ = ("_connections", "_deadline", "_pool", "_raw")
+
+    def __init__(self, connections: Connections, deadline: Deadline) -> None:
+        self._connections = connections
+        self._deadline = deadline
+
+    def __enter__(self) -> Connection:
+        self._pool, self._raw = self._connections.lend(self._deadline)
+        return self._raw
+
+    def __exit__(self, *_: object) -> None:
+        _settle(self._raw)
+        self._raw.patience_until = math.inf
+        self._pool.putconn(self._raw)
 
 
 def _settle(raw: Connection) -> None:

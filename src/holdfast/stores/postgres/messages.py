@@ -61,7 +61,7 @@ def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
             name = _prepare(raw, sql, len(parameters), fresh)
         pgconn.send_query_prepared(name, parameters)
     pgconn.pipeline_sync()
-    results = raw.wait(_results(pgconn))
+    results = raw.hear(_results(raw))
     for number in unasked:
         # Each comes before its statement's, so that what is left before it is one answer a statement.
         del results[number]
@@ -80,17 +80,20 @@ def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]
     return name
 
 
-def _results(pgconn: psycopg.pq.abc.PGconn) -> Generator[Wait, Ready, list[Any]]:
+def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
     """The results of a message, one for each statement, once its end has come. Raises what the first that failed says."""
+    pgconn = raw.pgconn
     results: list[Any] = []
     failed = None
     try:
         while pgconn.flush():
-            if (yield Wait.RW) & Ready.R:
-                pgconn.consume_input()
+            if not (yield Wait.RW):
+                raw.check_patience()
+            pgconn.consume_input()
         status = None
         while status != _END:
-            yield Wait.R
+            if not (yield Wait.R):
+                raw.check_patience()
             pgconn.consume_input()
             while status != _END and not pgconn.is_busy():
                 result = pgconn.get_result()

@@ -313,7 +313,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         has to know, too."""
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
-        first = bound(_taking(sql, columns, _beginning(self._ns)), parameters)
+        first = bound(_taking(sql, columns, _beginning(latches.NOW, self._ns)), parameters)
         row = self._send(first, opens=True)[0].rows[0]
         self._begun = True
         self._opened(row[-2:])
@@ -328,7 +328,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
         has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun or opens else [bound(_look(_beginning(self._ns), taking=not self._by_row))]
+        opening = [] if self._begun or opens else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
         message = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
@@ -384,7 +384,7 @@ def _taking(sql: str, columns: str, beginning: str = "") -> str:
 
 
 @lru_cache(maxsize=256)
-def _beginning(namespace: str) -> str:
+def _beginning(now: str, namespace: str) -> str:
     """What has to be known at the beginning: the time, and whether anybody listens."""
     # In a statement with parameters a per cent sign is written twice.
-    return f"{latches.NOW}, {SOMEBODY.format(latches.listeners_class(namespace)).replace('%', '%%')}"
+    return f"{now}, {SOMEBODY.format(latches.listeners_class(namespace)).replace('%', '%%')}"
