@@ -1,7 +1,9 @@
 """What goes over the wire: how few messages, how often a body runs, and what a notice may not do to a commit."""
 
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import listening, messages, open_postgres
+from holdfast.stores.postgres.connections import CONNECTIONS_MAX
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
 
@@ -237,6 +240,32 @@ def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None
         assert [(entry.subject, entry.data) for entry in store.journal().entries] == [(text, {text: text}) for text in hostile]
         with pytest.raises(InvalidValue, match="NUL"):
             store.transact(lambda tx: tx.append(actor="t", kind="k", subject="a\0b"), scope=[])
+
+
+def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with_it(store: PostgresStore) -> None:
+    connections = store.connections
+    with connections._lent(_soon()) as raw:
+        pass
+    with connections._lent(_soon()) as again:
+        assert again is raw
+        with connections._lent(_soon()) as other:
+            assert other is not raw
+        raw.at_hand_until = 0.0
+    assert connections._at_hand is other
+    store.close()
+    assert raw.closed and other.closed
+
+
+def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresStore) -> None:
+    connections = store.connections
+    with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
+        lent = [all_of_them.enter_context(connections._lent(_soon())) for _ in range(CONNECTIONS_MAX)]
+        waiting = pool.submit(store.get, THINGS, "warm")
+        while not connections._asking:
+            time.sleep(0)
+        all_of_them.close()
+        assert waiting.result(PATIENCE_S) is not None
+        assert len(set(lent)) == CONNECTIONS_MAX
 
 
 def _soon() -> messages.Any:

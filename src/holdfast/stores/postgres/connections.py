@@ -41,6 +41,7 @@ _RECONNECT_S = 1.0
 """How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
 
 _CLOSE_TIMEOUT_S = 5.0
+_AT_HAND_S = 60.0
 
 
 WAIT_S = TRANSACT_TIMEOUT_S
@@ -94,6 +95,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that stops waiting for a server that says nothing."""
 
     patience_until: float = math.inf
+    at_hand_until: float = 0.0
     life: int = 0
     """The life of the server (life.py) that this connection is in."""
     journal: int = 0
@@ -147,6 +149,8 @@ class Connections:
         self._mutex = threading.Lock()
         self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._pool: ConnectionPool[Connection] | None = None
+        self._at_hand: Connection | None = None
+        self._asking = 0
         self._closed = False
         self._failures = 0
         self._keeps_sessions = False
@@ -189,7 +193,11 @@ class Connections:
     def close(self) -> None:
         """Close what is idle; what is lent out closes when it comes back."""
         self._closed = True
+        with self._mutex:
+            raw, self._at_hand = self._at_hand, None
         if self._pool is not None:
+            if raw is not None:
+                self._pool.putconn(raw)
             self._pool.close(_CLOSE_TIMEOUT_S)
 
     def after_fork(self) -> None:
@@ -215,11 +223,33 @@ class Connections:
         return _Lent(self, deadline)
 
     def lend(self, deadline: Deadline) -> tuple[ConnectionPool[Connection], Connection]:
-        """A connection that gives up a moment after the deadline, and the pool to give it back to."""
+        """A connection that gives up a moment after the deadline, and the pool that it is of."""
         pool = self._opened()
-        raw = self._from(pool, deadline)
+        with self._mutex:
+            raw, self._at_hand = self._at_hand, None
+            self._asking += raw is None
+        if raw is None:
+            try:
+                raw = self._from(pool, deadline)
+                raw.at_hand_until = time.monotonic() + _AT_HAND_S
+            finally:
+                with self._mutex:
+                    self._asking -= 1
         raw.patience_until = deadline.at + _GRACE_S
         return pool, raw
+
+    def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
+        """Take a connection back. One stays at hand, since the pool's way costs as much as a message; but not for long, as the
+        pool looks after its connections when they come back, nor while anybody waits for the pool."""
+        _settle(raw)
+        raw.patience_until = math.inf
+        fit = not raw.closed and time.monotonic() < raw.at_hand_until
+        with self._mutex:
+            # Of another pool is what was lent before this process was forked off.
+            if fit and self._at_hand is None and not self._asking and not self._closed and pool is self._pool:
+                self._at_hand = raw
+                return
+        pool.putconn(raw)
 
     def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
         """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
@@ -284,9 +314,7 @@ class _Lent:
         return self._raw
 
     def __exit__(self, *_: object) -> None:
-        _settle(self._raw)
-        self._raw.patience_until = math.inf
-        self._pool.putconn(self._raw)
+        self._connections.give_back(self._pool, self._raw)
 
 
 def _settle(raw: Connection) -> None:
