@@ -17,6 +17,8 @@ class Verdict:
     target: str
     figure: Spread
     reached: bool | None
+    missed: str = ""
+    """Why it is not reached, as far as a profiler shows, for the page that says that it was not."""
 
     @property
     def word(self) -> str:
@@ -104,6 +106,7 @@ def _section(row: Row, folder: str) -> str:
     verdicts = [
         f"- {verdict.what}: **{_spread(verdict.figure)}**"
         + (f"; to reach: {verdict.target}: **{verdict.word}**" if verdict.target else "")
+        + (f". {verdict.missed}" if verdict.missed and verdict.reached is False else "")
         for verdict in row.verdicts
     ]
     absent = [f"- {name}: not installed, so not measured" for name in row.absent]

@@ -48,10 +48,16 @@ def _crowd(lab: Lab) -> Row:
         "the syncs of some slow down the writes of the next.",
         series=series,
         verdicts=[
-            Verdict("throughput, Holdfast to raw SQLite", "over 1.5 (aim 2)", rate, rate.median > 1.5),
+            Verdict("throughput, Holdfast to raw SQLite", "over 1.5 (aim 2)", rate, rate.median > 1.5, _UNFAIR),
             Verdict("worst wait, Holdfast to raw SQLite", "at most 0.1", wait, wait.median <= 0.1),
         ],
     )
+
+
+_UNFAIR = (
+    "Its throughput is that of one process which keeps the others out, and the first limit is below the target too: what takes "
+    "fair turns on this machine cannot reach it."
+)
 
 
 def _new(lab: Lab) -> Row:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import holdfast
 from bench import servers, work
@@ -32,41 +32,30 @@ def measure(lab: Lab) -> list[Row]:
         urls = dict(_EMBEDDED) if database is None else {**_EMBEDDED, "postgres": database}
         chosen = {name: url for name, url in urls.items() if _opens(lab, url)}
         absent = sorted({*_EMBEDDED, "postgres"} - set(chosen))
-        return [
-            _row(lab, chosen, absent, "network-lock", "Router lock and unlock", "lock a router", Lock, 1.0, 1),
-            _row(lab, chosen, absent, "network-register", "Check and register a host", "register", Register, 5.0, 1),
-            _row(lab, chosen, absent, "network-set", f"{SET} routers at once", "lock a router of a set", LockSet, 10.0, SET),
-            _row(lab, chosen, absent, "network-read", "Read a host", "read", Read, 1.0, 1),
-        ]
+        return [_row(lab, chosen, absent, asked) for asked in _ASKED]
 
 
 def _row(
     lab: Lab,
     urls: dict[str, str],
     absent: list[str],
-    name: str,
-    title: str,
-    what: str,
-    kind: Callable[[Holdfast], Any],
-    target_ms: float,
-    parts: int,
+    asked: "_Asked",
 ) -> Row:
     contenders = [
         Contender(
             f"Holdfast, {store}",
-            "one boot" if "lock" in what and store == "sqlite" else _SURVIVES[store],
-            lab.race(prepare=partial(_prepare, url), cast=partial(_cast, url, kind), seconds=0.5),
+            "one boot" if "lock" in asked.what and store == "sqlite" else _SURVIVES[store],
+            lab.race(prepare=partial(_prepare, url), cast=partial(_cast, url, asked.kind), seconds=0.5),
         )
         for store, url in urls.items()
     ]
     series = lab.interleave(contenders)
     return Row(
-        name=name,
-        title=title,
-        says=f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that lease ten hosts each. "
-        "The targets are the registry's own, in milliseconds.",
+        name=asked.name,
+        title=asked.title,
+        says=asked.says,
         series=series,
-        verdicts=[_verdict(one, what, target_ms, parts) for one in series],
+        verdicts=[_verdict(one, asked.what, asked.target_ms, asked.parts) for one in series],
         kind="time",
         logarithmic=True,
         absent=absent,
@@ -167,3 +156,46 @@ class Read(_Work):
 
     def __call__(self) -> bool:
         return self.hf.network.get_host_info(f"h{next(self.numbers) % HOSTS}") is not None
+
+
+class _Asked(NamedTuple):
+    """One thing that is measured, and what is said of it."""
+
+    name: str
+    title: str
+    says: str
+    what: str
+    kind: Callable[[Holdfast], Any]
+    target_ms: float
+    parts: int = 1
+
+
+_ASKED = (
+    _Asked(
+        "network-lock",
+        "Router lock and unlock",
+        f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that lease ten hosts each. "
+        "The targets are the registry's own, in milliseconds.",
+        "lock a router",
+        Lock,
+        1.0,
+    ),
+    _Asked(
+        "network-register",
+        "Check and register a host",
+        "On the same registry: one more host, whose name, address and MAC are held against all that are there.",
+        "register",
+        Register,
+        5.0,
+    ),
+    _Asked(
+        "network-set",
+        f"{SET} routers at once",
+        f"On the same registry: {SET} routers, all or none, and let go together. The target is for each of them.",
+        "lock a router of a set",
+        LockSet,
+        10.0,
+        SET,
+    ),
+    _Asked("network-read", "Read a host", "On the same registry: one host by its name.", "read", Read, 1.0),
+)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from tests.lacking import lacking
 from tests.patience import until
 
 LISTENER = Path(__file__).parent / "adapters" / "listener.py"
@@ -90,10 +89,7 @@ def tmux_server() -> Iterator[TmuxServer]:
     """Have a tmux for the block; skip the test, or fail it in CI, where there is none."""
     program = shutil.which("tmux")
     if program is None:
-        message = "no tmux here: apt-get install tmux"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+        lacking("no tmux here: apt-get install tmux")
     # Not pytest's folder, which is too long for the name of a socket.
     folder = Path(tempfile.mkdtemp(prefix="hft-"))
     server = TmuxServer(folder, program)

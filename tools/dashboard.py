@@ -31,7 +31,13 @@ def _quantile(q: float, metric: str, by: str, more: str = "") -> str:
 
 ROWS: dict[str, list[Panel]] = {
     "Now": [
-        Panel("Store", "Whether the store takes transactions.", "none", [(f"holdfast_store_up{{{_HERE}}}", "")], "stat"),
+        Panel(
+            "Store",
+            "Whether the store takes transactions.",
+            "none",
+            [(f"holdfast_store_up{{{_HERE}}} unless holdfast_store_made{{{_HERE}}} == 0", "")],
+            "stat",
+        ),
         Panel(
             "Jobs running", "Jobs that somebody works on.", "none", [(f'holdfast_jobs{{{_HERE},status="running"}}', "")], "stat"
         ),
@@ -196,6 +202,7 @@ ROWS: dict[str, list[Panel]] = {
             [
                 (f"holdfast_journal_lag_entries{{{_HERE}}}", "{{follower}}"),
                 (f"holdfast_job_events_unsent{{{_HERE}}}", "events for the broker"),
+                (f"holdfast_job_events_sendable{{{_HERE}}}", "1: a broker was chosen"),
             ],
         ),
         Panel(

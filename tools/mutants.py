@@ -224,7 +224,7 @@ MUTANTS = [
         "        pass",
     ),
     # The queue.
-    Mutant("a queue has a bound", _LINE, "if self.head.depth >= self._depth_max:", "if False:"),
+    Mutant("a queue has a bound", _LINE, "if depth >= self._depth_max:", "if False:"),
     Mutant("an idempotency key is one request", _LINE, "if (known := self.known(draft)) is not None:", "if False:"),
     Mutant(
         "a key is not used for something else",
@@ -430,7 +430,7 @@ MUTANTS = [
     Mutant(
         "those behind a request that leaves are woken",
         _TURNS,
-        "            self._tx.notify(other.address)\n        self.table.dequeue(request)",
+        "            self._neighbours.leave(request)\n        self.table.dequeue(request)",
         "            pass\n        self.table.dequeue(request)",
     ),
     Mutant(

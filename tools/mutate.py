@@ -3,9 +3,11 @@
     python -m tools.mutate                 all of tools/mutants.py; writes docs/mutation.md
     python -m tools.mutate --left          those that are not on that page yet, and its survivors
     python -m tools.mutate --only lease    those whose rule or file has that in it; writes their rows anew
+    python -m tools.mutate --list          breaks nothing: tells what would be tried, and what cannot be made any more
 
 Each mutant is made in a copy of the project, and the tests nearest to it are run until the first that fails. One that nothing
-notices is a survivor: the exit status is then 1.
+notices is a survivor: the exit status is then 1. Before any is tried each must be one that can be made, and the tests must pass
+in a copy with nothing broken, for else they would notice everything: the exit status is then 2.
 """
 
 import argparse
@@ -28,6 +30,10 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "mutation.md"
 _COPIED = ("src", "tests", "tools", "docs", "bench", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md")
 _TIMEOUT_S = 1200.0
+_SOONEST_FIRST = ("not postgres and not sqlite", "sqlite and not postgres")
+"""A rule is the same on every store, and in memory it is tried soonest; what is about processes shows on a store they share."""
+_NONE_MEANT = 5
+"""pytest's exit status when it was left no test to run."""
 
 
 class Outcome(NamedTuple):
@@ -48,6 +54,31 @@ def broken(mutant: Mutant, code: str) -> str:
     if code.count(mutant.text) != 1:
         raise ValueError(f"{mutant.rule}: its text is {code.count(mutant.text)} times in {mutant.file}, and must be once")
     return code.replace(mutant.text, mutant.instead)
+
+
+def unmakeable(mutants: Sequence[Mutant]) -> list[str]:
+    """Why some of them cannot be made: their text is not there, or not once."""
+    told = []
+    for mutant in mutants:
+        try:
+            broken(mutant, (ROOT / "src" / "holdfast" / mutant.file).read_text(encoding="utf-8"))
+        except (ValueError, FileNotFoundError) as error:
+            told.append(str(error))
+    return told
+
+
+def failing(mutants: Sequence[Mutant], free: "SimpleQueue[Path]", pool: ThreadPoolExecutor) -> list[str]:
+    """The tests nearest to some mutants that fail with nothing broken."""
+    tests = sorted({test for mutant in mutants for test in nearest(mutant)})
+    return [failed for failed in pool.map(lambda test: _unbroken(test, free), tests) if failed]
+
+
+def _unbroken(test: str, free: "SimpleQueue[Path]") -> str:
+    copy = free.get()
+    try:
+        return next(filter(None, (_noticed(copy, test, which) for which in _SOONEST_FIRST)), "")
+    finally:
+        free.put(copy)
 
 
 @contextmanager
@@ -74,7 +105,8 @@ def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
     began_s = time.monotonic()
     try:
         _write(path, broken(mutant, code))
-        noticed = next(filter(None, (_noticed(copy, test) for test in nearest(mutant))), "")
+        tests = nearest(mutant)
+        noticed = next(filter(None, (_noticed(copy, test, which) for which in _SOONEST_FIRST for test in tests)), "")
     finally:
         _write(path, code)
         free.put(copy)
@@ -88,11 +120,10 @@ def _write(path: Path, code: str) -> None:
         compiled.unlink()
 
 
-def _noticed(copy: Path, test: str) -> str:
-    """The first test of a file that fails; "" when all pass."""
-    # A rule is the same on every store, and in memory it is tried soonest.
+def _noticed(copy: Path, test: str, which: str) -> str:
+    """The first test of a file that fails, of those that are meant; "" when all pass."""
     # Plugins that are not needed cost more than most of these tests.
-    more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=180", "-k", "not postgres and not sqlite"]
+    more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=180", "-k", which]
     command = [sys.executable, "-m", "pytest", *more, test]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
@@ -101,7 +132,7 @@ def _noticed(copy: Path, test: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"{test}: it never ended"
-    if ran.returncode == 0:
+    if ran.returncode in (0, _NONE_MEANT):
         return ""
     failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if failed:
@@ -144,12 +175,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="of the rules and files, those with this in them")
     parser.add_argument("--left", action="store_true", help="those that the page has not yet, and its survivors")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    parser.add_argument("--list", action="store_true", help="tell what would be tried, and try nothing")
     chosen = parser.parse_args(arguments)
     noticed = known() if chosen.only or chosen.left else {}
     mutants = [one for one in MUTANTS if chosen.only in f"{one.rule} {one.file}"]
     mutants = [one for one in mutants if not (chosen.left and noticed.get(one.rule))]
+    if chosen.list:
+        print("\n".join(f"{one.file}: {one.rule}" for one in mutants))
+    if lost := unmakeable(mutants):
+        print("\n".join(["these cannot be made:", *lost]))
+        return 2
+    return 0 if chosen.list else _all_tried(mutants, noticed, chosen.jobs)
+
+
+def _all_tried(mutants: Sequence[Mutant], noticed: dict[str, str], jobs: int) -> int:
     survived = 0
-    with copies(chosen.jobs) as free, ThreadPoolExecutor(chosen.jobs) as pool:
+    with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
+        if failed := failing(mutants, free, pool):
+            print("\n".join(["these fail with nothing broken:", *failed]))
+            return 2
         for done in as_completed([pool.submit(tried, mutant, free) for mutant in mutants]):
             outcome = done.result()
             print(f"{outcome.took_s:6.1f} s  {outcome.mutant.rule}: {outcome.noticed or 'SURVIVED'}", flush=True)

@@ -71,7 +71,7 @@ def architecture() -> str:
         760,
         520,
         "The layers of Holdfast: surfaces, app, stores, adapters and views, domains, primitives, kernel",
-        box(20, 20, 720, 66, "surfaces", "command line · HTTP: parse, call one domain method, render"),
+        box(20, 20, 720, 66, "surfaces", "command line · HTTP and page · MCP: parse, call one domain method, render"),
         box(20, 106, 720, 66, "app", "connect(), and what is beside it: wire a store, a clock, adapters and domains together"),
         box(20, 192, 226, 84, "stores", "memory · sqlite · files · postgres\nhow bytes are kept and woken for"),
         box(266, 192, 226, 84, "adapters", "procfs · tmux · mqtt · flock · HTTP ...\none file a product"),

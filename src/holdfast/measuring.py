@@ -1,5 +1,6 @@
 """Where metrics are wired: the gateways that are asked, the followers that are looked at, the store that is timed."""
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -45,6 +46,9 @@ class _Around:
         if (swaps := self._hf.workflows.swap_log_lag()) is not None:
             lags["swap_log"] = swaps
         return lags
+
+    def sendable(self) -> bool:
+        return self._hf.job_events.sendable(os.environ)
 
     def times(self) -> Mapping[str, Histogram]:
         return self._times.taken()

@@ -67,5 +67,5 @@ def document_in(path: Path) -> dict[str, Any]:
     """What a manifest's file holds. Raises InvalidValue."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None

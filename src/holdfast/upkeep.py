@@ -12,6 +12,7 @@ from holdfast.configuration import actor_here, default_store
 from holdfast.kernel.errors import Held, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store, Tx
+from holdfast.kernel.wording import counted
 from holdfast.places import placed
 from holdfast.primitives.journal import Journal
 from holdfast.spaces import all_spaces
@@ -63,7 +64,8 @@ class Upkeep:
 
         def refuse(counts: Mapping[str, int]) -> None:
             if held := sum(counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)):
-                raise Held(f"{held} locks are held or waited for: copy when nobody works (`holdfast locks status`)", locks=held)
+                are = counted(held, "lock is", "locks are")
+                raise Held(f"{are} held or waited for: copy when nobody works (`holdfast locks status`)", locks=held)
             if counts.get(SWAP_MARKER.name):
                 # Its lock stays behind, so that in the copy it would count as dead while it loads.
                 raise Held(

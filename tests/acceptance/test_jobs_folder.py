@@ -168,8 +168,17 @@ def test_a_lock_that_the_other_program_holds_does_not_disturb(folder: Folder) ->
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b'{"job_id": "bad00000', json.dumps(record("other")).encode(), b'{"job_id": "bad00000"}'],
-    ids=["empty", "cut", "another's", "too little"],
+    [
+        b"",
+        b'{"job_id": "bad00000',
+        json.dumps(record("other")).encode(),
+        b'{"job_id": "bad00000"}',
+        json.dumps(record("bad00000", created_at="2019-01-01T00:00:00Z", schema_version=2)).encode(),
+        json.dumps(record("bad00000", priority=10**30)).encode(),
+        json.dumps(record("bad00000", agent_session="x" * 10_000)).encode(),
+        json.dumps(record("bad00000", created_at="2019-01-01T00:00:00Z", prompt="x" * (2 << 20))).encode(),
+    ],
+    ids=["empty", "cut", "another's", "too little", "newer", "beyond numbers", "a label too long", "too large"],
 )
 def test_a_damaged_record_hides_no_other(folder: Folder, data: bytes) -> None:
     (folder.jobs / "bad00000.json").write_bytes(data)

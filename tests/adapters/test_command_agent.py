@@ -1,7 +1,9 @@
 """The command adapter with real programs."""
 
+import errno
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import command
+from holdfast.adapters import command, process_note
 from holdfast.adapters.command import CommandAgent
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway import Answer, Surface
@@ -38,7 +40,6 @@ def told(one: CommandAgent, prompt: str, stop: threading.Event | None = None) ->
 def test_a_prompt_arrives_byte_for_byte_on_stdin_and_runs_nothing(tmp_path: Path) -> None:
     answer = told(agent(tmp_path, ECHO, working_directory=str(tmp_path)), HOSTILE)
     assert (answer.text, answer.source, answer.code) == (HOSTILE, "stdout", None)
-    # Of one that has ended already there is nothing to note, and no folder for it.
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.name != "run"] == []
 
 
@@ -142,6 +143,7 @@ def test_a_time_limit_a_flood_and_a_stop_end_it(tmp_path: Path, monkeypatch: pyt
     assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
     monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
     assert "more than 10000 bytes" in told(agent(tmp_path, ["yes"]), "x").detail
+    assert "more than 10000 bytes" in told(agent(tmp_path, ["sh", "-c", "yes >&2"]), "x").detail
     stop = threading.Event()
     stop.set()
     assert told(agent(tmp_path, ["sleep", "1000"]), "x", stop).code == "stopped"
@@ -167,6 +169,87 @@ def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
         note.write_text(words)
         agent(tmp_path, ECHO).inspect()
         assert not note.exists()
+
+
+def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next_may_be(tmp_path: Path) -> None:
+    one = agent(tmp_path, ["sh", "-c", f"touch {tmp_path}/begun"])
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(UpstreamUnavailable) as caught:
+        one.deliver("x", "any")
+    assert caught.value.fields["outcome"] == "none"
+    (tmp_path / "run").unlink()
+    assert not (tmp_path / "begun").exists()
+    assert told(one, "x").code is None
+    assert (tmp_path / "begun").exists()
+
+
+def test_a_full_disk_means_that_nothing_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __enter__(self) -> "Full":
+            return self
+
+        def __exit__(self, *ended: object) -> None:
+            return None
+
+        def write(self, _: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    one = agent(tmp_path, ECHO)
+    monkeypatch.setattr(command.tempfile, "TemporaryFile", Full)
+    with pytest.raises(UpstreamUnavailable, match="No space left") as caught:
+        one.deliver("x", "any")
+    assert caught.value.fields["outcome"] == "none"
+    monkeypatch.undo()
+    assert told(one, "x").text == "x"
+
+
+def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(tmp_path: Path) -> None:
+    script = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd"
+    lines = told(agent(tmp_path, ["sh", "-c", script]), "x").text.split()
+    assert lines[:4] == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    # Beside the three that each program has, `ls` has the folder that it reads.
+    assert lines[4:] == ["0", "1", "2", "3"]
+
+
+def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("no more than so many files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert told(agent(tmp_path, ECHO), "x").text == "x"
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = agent(tmp_path, ECHO)
+    delivery = one.deliver("x", "any")
+    process, interrupted = delivery.handle.process, []
+    wait = process.wait
+    # Once it has been waited for, its number may be given to another.
+    monkeypatch.setattr(process, "wait", lambda: (wait(), interrupted.append(one.interrupt("any")))[0])
+    assert one.answer(delivery, threading.Event()).text == "x"
+    assert interrupted == [False]
+
+
+def test_what_does_not_end_is_not_worked_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = agent(tmp_path, sleeper(tmp_path, ""))
+    delivery = first.deliver("x", "any")
+    until((tmp_path / "begun").exists)
+    second = agent(tmp_path, ECHO)
+    with monkeypatch.context() as patched:
+        # As one of another user, or one that waits for a disk.
+        patched.setattr(process_note, "signal_group", lambda pid, number: None)
+        patched.setattr(process_note, "_KILLED_S", 0.05)
+        for _ in range(2):
+            seen = second.inspect()
+            assert seen.instance_id is None and f"pid {delivery.handle.process.pid}" in seen.detail
+    assert second.inspect().instance_id is not None
+    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGKILL")
 
 
 def test_closing_ends_what_runs(tmp_path: Path) -> None:

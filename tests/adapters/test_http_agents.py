@@ -99,6 +99,19 @@ def test_another_terminal_is_another_instance_and_none_is_away(world: World, ter
     assert seen.instance_id is None and "not found" in seen.detail
 
 
+@pytest.mark.parametrize("nonsense", [None, [], "x", 7, {}, {"detail": "starting"}, {"id": ""}, {"tracked_agent_id": None}])
+def test_an_answer_that_tells_of_nobody_is_no_other_instance(
+    world: World, terminal: RestAgent, managed: ManagedAgent, monkeypatch: pytest.MonkeyPatch, nonsense: object
+) -> None:
+    before = terminal.inspect().instance_id, managed.inspect().instance_id
+    with monkeypatch.context() as patched:
+        patched.setattr(world, "answer", lambda *_: (200, nonsense))
+        for agent in (terminal, managed):
+            seen = agent.inspect()
+            assert seen.instance_id is None and "does not tell of" in seen.detail
+    assert (terminal.inspect().instance_id, managed.inspect().instance_id) == before
+
+
 def test_interrupts_are_a_key_and_not_an_exit(world: World, terminal: RestAgent) -> None:
     assert terminal.interrupt("any") is True
     assert world.keys == ["C-c"]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.adapters import tmux_screen
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters.tmux_screen import Screen
 from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
@@ -140,6 +142,70 @@ def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmu
     with pytest.raises(Fenced):
         agent._paste("late", before)
     assert tmux.heard() == []
+
+
+def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
+    tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", "x")
+    assert agent.inspect().surface is Surface.NOT_READY
+    with pytest.raises(Fenced):
+        agent.deliver("hello", one)
+    tmux("set-option", "-p", "-u", "-t", "=claude:", "@holdfast_unsent")
+    assert "heard 5 bytes" in say(agent, "hello")
+    assert tmux.heard() == [b"hello"]
+
+
+def test_a_tmux_that_cannot_promise_gets_its_enter_all_the_same(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [tmux_screen._since_3_2(word) for word in ("3.1c", "2.9a", "3.2", "3.3a", "10.0", "next-3.6", "openbsd-7.5")] == [
+        *(False, False, True, True, True, True, True)
+    ]
+    monkeypatch.setattr(tmux_screen, "_since_3_2", lambda version: False)
+    assert "heard 5 bytes" in say(agent, "hello")
+    assert tmux("show-options", "-p", "-t", "=claude:") == ""
+    assert tmux.heard() == [b"hello"]
+
+
+def test_one_enter_is_sent_also_when_the_gateway_is_slower_than_its_promise(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = agent._settle
+
+    def slow(before: Screen) -> None:
+        settle(before)
+        until(lambda: tmux.heard() == [b"hello"])
+
+    monkeypatch.setattr(agent, "_settle", slow)
+    assert "heard 5 bytes" in say(agent, "hello")
+    # What else was sent would have come before this.
+    monkeypatch.undo()
+    say(agent, "more")
+    assert tmux.heard() == [b"hello", b"more"]
+
+
+def test_what_a_killed_gateway_left_in_tmux_is_cleared_away(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    left = tmux.folder / "holdfast-0123456789abcdef"
+    left.write_text("")
+    tmux("set-buffer", "-b", left.name, "a secret")
+    tmux("set-buffer", "-b", "mine", "kept")
+    agent.inspect()
+    assert tmux("list-buffers", "-F", "#{buffer_name}").split() == ["mine"]
+    assert not left.exists()
+
+
+def test_a_full_disk_is_a_delivery_that_did_not_happen(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = instance(agent)
+    with monkeypatch.context() as patched:
+        patched.setattr(agent, "_folder", tmux.folder / "nosuch")
+        with pytest.raises(UpstreamUnavailable) as caught:
+            agent.deliver("hello", one)
+    assert caught.value.fields["outcome"] == "none"
+    say(agent, "hello")
+    assert tmux.heard() == [b"hello"]
+    assert tmux("list-buffers") == ""
 
 
 def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: TmuxServer) -> None:

@@ -1,5 +1,6 @@
 """A real gateway as a process of its own, to be killed, stopped and started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,8 +20,13 @@ with faults.at_point(point, getattr(faults, action)):
     entry.main()
 """
 DILIGENT = """
-import os, sys, time
+import fcntl, os, sys, time
 prompt = sys.stdin.read()
+alone = open(sys.argv[1] + ".alone", "a")
+try:
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    prompt = "beside another: " + prompt
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 os.write(fd, (prompt + "\\n").encode())
 if prompt.startswith("long"):
@@ -28,7 +34,8 @@ if prompt.startswith("long"):
 time.sleep(float(prompt.partition(" ")[2] or 0))
 print("did", prompt)
 """
-"""A headless agent: writes down what it was asked for, works for as long as that says, and answers."""
+"""A headless agent: writes down what it was asked for, and whether another was at work; works for as long as that says, and
+answers."""
 
 
 class GatewayProcess:
@@ -53,6 +60,9 @@ class GatewayProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.process is not None:
             self.kill()
+        for pid in self.programs():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def client(self) -> GatewayClient:
@@ -91,6 +101,18 @@ class GatewayProcess:
         self.process.stdout.close()
         self.process = None
         return status
+
+    def programs(self) -> list[int]:
+        """The processes of the agent that live, also those that have not begun their work yet."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if os.fsencode(self.log) in words and b"serve" not in words:
+                found.append(int(path.name))
+        return found
 
     def asked(self) -> list[str]:
         """What the agent was asked for, in order."""

@@ -55,12 +55,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not a database at all, " * 400, bytes(range(256)) * 64, b"\0" * 8192, b"SQLite format 3\0" + b"\xff" * 4096]
+    ("content", "advice"),
+    [
+        (b"not a database at all, " * 400, "is not a Holdfast store"),
+        (b"x", "is not a Holdfast store"),
+        (bytes(range(256)) * 64, "is not a Holdfast store"),
+        (b"\0" * 8192, "is not a Holdfast store"),
+        (b"SQLite format 3\0" + b"\xff" * 4096, "store restore"),
+    ],
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match="restore"):
+    with pytest.raises(StoreCorrupt, match=advice):
         _open(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
@@ -534,6 +541,26 @@ def test_a_given_up_turn_is_not_kept(path: Path) -> None:
         writer.transact(lambda tx: None, scope=[THINGS], timeout_s=5)
     store.close()
     other.close()
+
+
+@pytest.mark.parametrize("way", ["deleted", "moved", "replaced"])
+def test_a_store_whose_file_is_gone_takes_no_change_and_says_so(path: Path, way: str) -> None:
+    store = _open(path)
+    put(store, "a")
+    if way == "deleted":
+        path.unlink()
+    else:
+        path.rename(path.with_name("elsewhere"))
+    if way == "replaced":
+        path.touch()
+    for act in (lambda: put(store, "a"), lambda: store.journal(limit=1)):
+        with pytest.raises(StoreUnavailable, match="moved, deleted or replaced") as refused:
+            act()
+        assert refused.value.fields["outcome"] == "none"
+    if way == "moved":
+        path.with_name("elsewhere").rename(path)
+        put(store, "a")
+    store.close()
 
 
 def test_a_database_locked_by_another_program(path: Path) -> None:

@@ -30,11 +30,15 @@ KILLS = int(os.environ.get("HOLDFAST_GATEWAY_KILLS", "3"))
 POINTS = {
     "gateway.claimed": "delivery unknown",
     "gateway.delivery.before": "delivery unknown",
+    "command.started": "delivery unknown",
+    "command.noted": "delivery unknown",
+    "command.begun": "delivery unknown",
     "gateway.delivery.after": "delivery unknown",
     "gateway.end.before": "it was delivered",
     "gateway.end.after": None,
 }
 """Where it is killed, and what is said of the request that ran; None: it had ended."""
+BEFORE_IT_BEGINS = ("gateway.claimed", "gateway.delivery.before", "command.started", "command.noted")
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def test_killed_at_each_state_with_work_accepted_and_running(gate: GatewayProces
     asked = gate.asked()
     assert len(asked) == len(set(asked))
     assert [text for text in asked if text != "first"] == [one["payload"]["prompt"] for one in done[1:]]
-    if point in ("gateway.claimed", "gateway.delivery.before"):
+    if point in BEFORE_IT_BEGINS:
         assert "first" not in asked
     assert gate.stop() == 0
 
@@ -125,6 +129,7 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytes
     assert set(load.acknowledged) <= set(requests), "an accepted request is lost"
     asked = gate.asked()
     assert len(asked) == len(set(asked)), "a request was delivered twice"
+    assert not [text for text in asked if text.startswith("beside")], "two programs of one agent at once"
     in_order = sorted(requests.values(), key=lambda one: one["arrival"])
     order = [one["payload"]["prompt"] for one in in_order]
     assert len(order) == len(set(order)), "a retry became a second request"
@@ -180,9 +185,27 @@ def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(gate: 
     gate.kill()
     os.kill(note["pid"], 0)
     gate.start()
+    # By the time it serves, and not some time later.
+    assert not _alive(note["pid"])
     done = gate.client.prompt("next", wait_s=60)
     assert done["state"] == "completed"
-    until(lambda: not _alive(note["pid"]))
+    assert gate.asked() == ["long", "next"]
+
+
+@pytest.mark.parametrize("point", ["command.started", "command.noted", "command.begun"])
+def test_a_gateway_killed_while_it_begins_a_program_leaves_none_beside_the_next(gate: GatewayProcess, point: str) -> None:
+    gate.start(dies_at=point)
+    with contextlib.suppress(Unavailable):
+        gate.client.prompt("long")
+    assert gate.wait() == -signal.SIGKILL
+    if point in BEFORE_IT_BEGINS:
+        # What waited for a word to begin ends without one, and needs no other gateway for that.
+        until(lambda: gate.programs() == [])
+        assert gate.asked() == []
+    gate.start()
+    assert gate.client.prompt("next", wait_s=60)["state"] == "completed"
+    assert gate.programs() == []
+    assert gate.asked()[-1] == "next"
 
 
 def _alive(pid: int) -> bool:
@@ -297,6 +320,25 @@ def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: TmuxServer, at
     until(lambda: client.request(old)["state"] == "accepted")
     assert (client.request(old)["epoch"], client.status()["managed_agent_instance_epoch"]) == (1, 2)
     assert tmux.heard() == []
+
+
+@pytest.mark.parametrize(
+    ("point", "arrives"), [("tmux.loaded", False), ("tmux.pasted", True), ("gateway.delivery.after", True)]
+)
+def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
+    tmux: TmuxServer, attached: GatewayProcess, point: str, arrives: bool
+) -> None:
+    attached.start(dies_at=point)
+    with contextlib.suppress(Unavailable):
+        attached.client.prompt("first")
+    assert attached.wait() == -signal.SIGKILL
+    attached.start()
+    (first,) = attached.client.requests()
+    assert first["error_code"] == "interrupted_by_restart"
+    assert attached.client.prompt("second", wait_s=30)["state"] == "completed"
+    assert tmux.heard() == [*([b"first"] if arrives else []), b"second"]
+    assert tmux("list-buffers") == ""
+    assert list(attached.root.rglob("holdfast-*")) == []
 
 
 def _state(gate: GatewayProcess) -> str:

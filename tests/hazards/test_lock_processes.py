@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,9 @@ from holdfast.primitives.locks.waiting import Ahead
 from holdfast.testing import faults
 
 PATIENCE_S = 30.0
+STOPS_MAX = 1000
+"""How often a process is stopped until that is outside of a transaction."""
+RENEWALS_MAX = 20
 """Long enough for any machine; nothing here takes it unless it fails."""
 
 STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
@@ -284,22 +288,25 @@ class Process:
 
     def stop(self) -> None:
         """SIGSTOP, and wait until it stands still, at a moment at which it keeps nobody out of the store."""
-        while True:
-            os.kill(self.pid, signal.SIGSTOP)
-            self.stands_still()
-            if not self._keeps_others_out():
-                return
-            self.go_on()
+        self._stop_outside(lambda: os.kill(self.pid, signal.SIGSTOP), STOPS_MAX)
 
     def stop_after_renewal(self) -> None:
         """Let it stand still just after its next sign of life; elsewhere it might keep everybody out of the store."""
-        while True:
-            self.stop_at("sqlite.notify.after", "postgres.commit.after")
+        # The thread that does its writing may not have left yet when the one that renews is stopped.
+        self._stop_outside(lambda: self.stop_at("sqlite.notify.after", "postgres.commit.after"), RENEWALS_MAX)
+
+    def _stop_outside(self, stop: Callable[[], object], tries: int) -> None:
+        """Stop it again and again, until that is outside of a transaction."""
+        for _ in range(tries):
+            stop()
             self.stands_still()
             if not self._keeps_others_out():
                 return
-            # The thread that does its writing had not left yet when the one that renews was stopped.
             self.go_on()
+        raise AssertionError(
+            f"process {self.pid} was inside a transaction each of {tries} times that it was stopped: it hangs in one, or "
+            "another program keeps one open on the same database"
+        )
 
     def _keeps_others_out(self) -> bool:
         """Is one of its threads inside a transaction? On a database it may be another process's: then it is tried again."""
@@ -317,7 +324,10 @@ class Process:
 
     def stands_still(self) -> None:
         """Wait until it does."""
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert found is not None and found.si_code == os.CLD_STOPPED, (
+            f"process {self.pid} ended and cannot stand still: {found}"
+        )
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -545,6 +555,17 @@ def test_a_stopped_waiter_is_granted_and_goes_on_where_it_was(crowd: Crowd) -> N
     assert crowd.queue("a") == ["last"]
     first.release(granted.key)
     last.result()
+
+
+def test_stopping_one_that_never_leaves_its_transaction_is_given_up(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = crowd.process()
+    monkeypatch.setattr(sys.modules[__name__], "STOPS_MAX", 3)
+    monkeypatch.setattr(type(one), "_keeps_others_out", lambda _: True)
+    with pytest.raises(AssertionError, match="each of 3 times"):
+        one.stop()
+    one.die()
+    with pytest.raises(AssertionError, match="ended and cannot stand still"):
+        one.stands_still()
 
 
 def test_a_killed_looker_and_a_killed_upgrader_leave_nothing(crowd: Crowd) -> None:

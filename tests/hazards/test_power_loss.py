@@ -14,6 +14,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.powerloss import Recording, Report, Trace, examine, record, why_not
 from holdfast.testing.powerloss.operations import Acknowledged, Named, Synced, Written
 from tests.hazards.powerloss_changes import STORE, StoreCheck
+from tests.lacking import lacking
 
 SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000"))
@@ -24,7 +25,7 @@ WORKERS = ["one", "two", "three", "threads", "reader"]
 @pytest.fixture(scope="module", autouse=True)
 def _tracer() -> None:
     if reason := why_not():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+        lacking(reason)
 
 
 def run(folder: Path, planted: str, *, rounds: int, changes: int) -> tuple[Trace, StoreCheck]:

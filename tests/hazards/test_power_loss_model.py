@@ -1,6 +1,5 @@
 """The power-loss simulator itself: what it reads from strace, what its disk keeps, what it refuses."""
 
-import os
 import random
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from holdfast.testing.powerloss.operations import Acknowledged, Named, Written
 from holdfast.testing.powerloss.states import State
 from holdfast.testing.powerloss.trace import trace
 from tests.hazards import powerloss_renames
+from tests.lacking import lacking
 
 ROOT = "/r"
 FLAGS = "O_RDWR|O_CREAT|O_CLOEXEC, 0600"
@@ -272,7 +272,7 @@ def test_a_folder_without_a_lasting_name_takes_its_files_with_it(tmp_path: Path)
 @pytest.fixture(scope="module")
 def _tracer() -> None:
     if reason := why_not():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+        lacking(reason)
 
 
 def renames(folder: Path, left_out: str) -> Report:

@@ -1,16 +1,51 @@
 """A short soak: everything at once, and some of it killed all the time. `make soak` is the long one."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from tools.soak.calls import Answer, Unheard, to_be_repeated
 from tools.soak.child import Board, Child, told
+from tools.soak.outcome import COLUMNS, Tally
 from tools.soak.parts import PARTS, cast
 
 SECONDS = 8.0
+FAULT_SECONDS = 3.0
 ROOT = Path(__file__).parent.parent.parent
+
+
+class Soaked(NamedTuple):
+    """What a soak printed: its status, its counts in all, and those of each kind."""
+
+    status: int
+    said: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            name: int(count)
+            for word in self.said.split()
+            if "=" in word
+            for name, count in [word.split("=")]
+            if count.isdigit()
+        }
+
+    @property
+    def kinds(self) -> dict[str, dict[str, int]]:
+        rows = [line.split() for line in self.said.splitlines() if line.startswith("  ")]
+        return {kind: dict(zip(COLUMNS, map(int, counts), strict=True)) for kind, *counts in rows[1:]}
+
+
+def soaked(store: str, seconds: float, *words: str) -> Soaked:
+    command = [sys.executable, "-m", "tools.soak", "--minutes", str(seconds / 60), "--seed", "20281", "--store", store, *words]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    print(ran.stdout, ran.stderr)
+    return Soaked(ran.returncode, ran.stdout)
 
 
 @pytest.mark.slow
@@ -20,14 +55,41 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
     if store == "postgres":
         # Skips, or fails in CI, where there is no PostgreSQL.
         request.getfixturevalue("postgres_server")
-    words = ["--minutes", str(SECONDS / 60), "--seed", "20281", "--store", store, "--share", "0.4", "--pause", "0.3"]
-    ran = subprocess.run([sys.executable, "-m", "tools.soak", *words], cwd=ROOT, capture_output=True, text=True, timeout=280)
-    print(ran.stdout, ran.stderr)
-    assert ran.returncode == 0, ran.stdout
-    assert "violations=0" in ran.stdout
-    counts = dict(word.split("=") for word in ran.stdout.split() if "=" in word)
-    assert int(counts["operations"]) > 50
-    assert int(counts["kills"]) > 3
+    done = soaked(store, SECONDS, "--share", "0.4", "--pause", "0.3")
+    assert (done.status, done.counts["violations"]) == (0, 0), done.said
+    assert done.counts["operations"] > 50
+    beside = {"broker", "gateway", "server", *(["database"] if store == "postgres" else [])}
+    assert set(done.kinds) == {part.name for part in PARTS} | beside
+    for kind in beside:
+        # Each was killed, and came to serve again before the end.
+        assert done.kinds[kind]["kills"] >= 1 and done.kinds[kind]["restarts"] >= 1 and done.kinds[kind]["recoveries"] >= 1
+    assert sum(counts["kills"] for counts in done.kinds.values()) == done.counts["kills"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("fault", "parts", "found"),
+    [
+        # By a witness: two have one thing.
+        ("blind", ["locker"], "is held by another too"),
+        # By a worker that lives, or the witness of the next one.
+        ("hasty", ["producer", "worker"], "a worker that lives lost|was claimed twice"),
+        # By the last look: what was killed is not cleared.
+        ("faithful", ["counter"], "holds of nobody are left"),
+        # By the last look: the journal does not tell what the records show.
+        ("silent", ["counter"], "the journal tells of holds that are not there"),
+        # By the last look, of what a server answered: its clients are told of what is not there.
+        ("forgetful", ["caller", "worker"], "a registered job is lost: caller"),
+    ],
+)
+def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> None:
+    words = [word for part in parts for word in ("--part", part)]
+    done = soaked("sqlite", FAULT_SECONDS, "--plant", fault, "--pause", "0.3", *words)
+    assert done.status == 1 and done.counts["violations"] >= 1
+    assert re.search(found, done.said), done.said
+    [left] = re.findall("what it left is in (.*)", done.said)
+    shutil.rmtree(left)
 
 
 def child(folder: Path, board: Board, name: str) -> Child:
@@ -62,3 +124,31 @@ def test_a_board_counts_for_all_and_each_part_is_played(tmp_path: Path) -> None:
         board.add(slot, "operations")
     assert (board.total("operations"), board.of(2, "operations"), board.total("recoveries")) == (3, 2, 0)
     assert {part.name for part, _ in cast(0.1)} == {part.name for part in PARTS}
+    assert {part.name for part, _ in cast(0.1, ["locker", "watcher"])} == {"locker", "watcher"}
+
+
+def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
+    tally = Tally()
+    for kind, what in [("server", "kills"), ("server", "restarts"), ("worker", "kills")]:
+        tally.add(kind, what)
+    assert (tally.total("kills"), tally.of("server", "kills"), tally.of("worker", "restarts")) == (2, 1, 0)
+    head, server, worker = (line.split() for line in str(tally).splitlines())
+    assert tuple(head) == COLUMNS and server == ["server", "0", "0", "1", "0", "0", "1", "0"] and worker[3] == "1"
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "again"),
+    [
+        (200, {}, False),
+        (409, {}, False),
+        # It waited for a lock in vain, and that is the answer.
+        (504, {"by": "somebody"}, False),
+        (504, {"outcome": "none"}, True),
+        (503, {"outcome": "none"}, True),
+        (429, {}, True),
+    ],
+)
+def test_a_client_asks_again_only_where_nothing_was_done(status: int, fields: dict[str, str], again: bool) -> None:
+    assert to_be_repeated(Answer(status, {"fields": fields})) is again
+    with pytest.raises(Unheard):
+        to_be_repeated(Answer(503, {"fields": {"outcome": "unknown"}}))

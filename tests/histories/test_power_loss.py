@@ -17,6 +17,7 @@ from holdfast.testing.histories.recording import parsed
 from holdfast.testing.powerloss import Report, Verdict, examine, record, why_not
 from tests.histories.powerloss_queue import QUEUE, STORE, queue_in
 from tests.histories.worker import seen_in
+from tests.lacking import lacking
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ class HistoryCheck:
 
 def examined(folder: Path, planted: str, *, states: int) -> Report:
     if reason := why_not():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+        lacking(reason)
     plan = {"planted": planted, "seed": SEED, "changes": 8, "processes": 3}
     try:
         command = [sys.executable, "-m", "tests.histories.powerloss_queue", json.dumps(plan)]

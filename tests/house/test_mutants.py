@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.mutants import MUTANTS, Mutant
-from tools.mutate import broken, nearest
+from tools.mutate import broken, main, nearest, unmakeable
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -22,3 +22,19 @@ def test_each_rule_is_there_once_and_its_tests_exist() -> None:
     rules = [mutant.rule for mutant in MUTANTS]
     assert len(rules) == len(set(rules)) >= 60
     assert all((ROOT / test).exists() for mutant in MUTANTS for test in nearest(mutant))
+
+
+def test_one_whose_text_is_not_there_once_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = MUTANTS[0]
+    lost, twice = first._replace(text="it is nowhere"), first._replace(rule="it is often", text="\n")
+    assert unmakeable([first]) == []
+    told = unmakeable([lost, first, twice, first._replace(file="kernel/nothing.py")])
+    assert len(told) == 3 and "0 times" in told[0] and first.rule in told[0] and "it is often" in told[1]
+    monkeypatch.setattr("tools.mutate.MUTANTS", [first, lost])
+    # Before anything is tried, and when nothing is to be.
+    assert main([]) == main(["--list"]) == 2
+    assert "these cannot be made:\n" + lost.rule in capsys.readouterr().out
+    monkeypatch.setattr("tools.mutate.MUTANTS", [first])
+    assert main(["--list"]) == 0 and first.rule in capsys.readouterr().out

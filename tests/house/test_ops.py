@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from holdfast.kernel.limits import (
     METRICS_RESOURCES_MAX,
 )
 from holdfast.measuring import metrics_of
+from tests.lacking import lacking
 from tools import dashboard
 
 ROOT = Path(__file__).parents[2]
@@ -136,10 +138,9 @@ def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
 
 
 def promtool(*words: str | Path) -> str:
-    program = shutil.which("promtool")
+    program = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
     if program is None:
-        # It comes with a whole Prometheus, so it is used where there is one and not asked for elsewhere.
-        pytest.skip("no promtool here: it comes with Prometheus")
+        lacking("no promtool here: it comes with Prometheus")
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -126,6 +126,7 @@ NOT_SERVED = {
     "Holds.close": "the end of a connection",
     "JobEvents.receive": "for whoever is subscribed to the broker",
     "JobEvents.unsent_count": _MEASURED,
+    "JobEvents.sendable": _MEASURED,
     "JobEvents.unsent_pages": "the same as `unsent`, page by page",
     "JobEvents.with_step": "a part of another call, in its transaction",
     "Jobs.abandoned": _MEASURED,

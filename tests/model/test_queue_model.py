@@ -65,7 +65,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.store = self._open()
         self.queue = Queue(self.store, Journal(self.store, actor="model"), "gpu", depth_max=DEPTH)
 
-    def _depth(self) -> int:
+    def _depth(self, express: bool) -> int:
+        """What counts against the bound: all that have not ended, or of the express ones those that wait."""
+        if express:
+            return sum(one.state == "accepted" and one.express for one in self.known)
         return sum(one.state in ("accepted", "running") for one in self.known)
 
     def _pick(self, number: int) -> Known | None:
@@ -84,7 +87,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert isinstance(answer, Request) and answer.request_id == same.request_id
             elif same is not None:
                 assert isinstance(answer, Collision)
-            elif self._depth() >= DEPTH:
+            elif self._depth(express) >= DEPTH:
                 assert isinstance(answer, Full)
             else:
                 assert isinstance(answer, Request)

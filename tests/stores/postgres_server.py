@@ -76,6 +76,12 @@ class Server:
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the process that begins all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def reload(self) -> None:
         """Let it read its settings again."""
         assert self._process is not None
@@ -114,14 +120,11 @@ class Server:
 def running(**more: str) -> Iterator[Server]:
     """Run a server for the block, with more settings if given; skip the test, or fail it in CI, where there is none to run."""
     # Here, so that the benchmark, whose venv has none, can import the rest.
-    import pytest
+    from tests.lacking import lacking
 
     found = binaries()
     if found is None:
-        message = "no PostgreSQL here: apt-get install postgresql"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+        lacking("no PostgreSQL here: apt-get install postgresql")
     with serving(found, {**SETTINGS, **more}) as server:
         yield server
 

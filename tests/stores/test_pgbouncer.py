@@ -17,6 +17,7 @@ import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import Hostile, JournalKept, Order, Transactions, Waiting, put
+from tests.lacking import lacking
 from tests.stores.harnesses_postgres import PostgresHarness
 from tests.stores.postgres_server import Server
 from tests.stores.test_conformance_postgres import POSTGRES
@@ -43,10 +44,7 @@ ignore_startup_parameters = extra_float_digits
 def _binary() -> str:
     found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if found is None:
-        message = "no PgBouncer here: apt-get install pgbouncer"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+        lacking("no PgBouncer here: apt-get install pgbouncer")
     return found
 
 

@@ -113,6 +113,18 @@ def test_without_a_manifest_it_must_be_said(registry: Registry) -> None:
     refused(registry("agents", "publish", "gpu", "--manifest", registry.manifest), 2, "agent_id")
 
 
+@pytest.mark.parametrize("option", ["--tmux-session", "--session-root", "--agent-def-dir", "--id", "--generation", "--tool"])
+def test_what_a_shell_left_blank_is_refused_and_not_passed_over(registry: Registry, option: str) -> None:
+    agent = registry.publish()
+    registry.write_manifest(agent, agent_def_dir=str(registry.folder))
+    field = {"--tmux-session": "session_name", "--id": "agent id"}.get(option, option.strip("-").replace("-", "_"))
+    refused(registry("agents", "publish", "--manifest", registry.manifest, option, ""), 2, field)
+    assert registry.hf.agents.list_agents() == [agent]
+    if option in ("--session-root", "--id", "--tool"):
+        refused(registry("agents", "start", "other", option, "", "--", "sleep", "600"), 2, field)
+        assert registry.hf.agents.list_agents() == [agent]
+
+
 def test_another_generation_is_refused_until_told_to_take_over(registry: Registry) -> None:
     first = registry.publish()
     words = ["--manifest", registry.manifest, "--backend", "claude_headless", "--tool", "x"]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.agents import manifest as manifests
+from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import NotFound
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S
@@ -112,6 +114,8 @@ def test_on_lost_ignore_lets_it_go_on(bench: AgentBench) -> None:
     second, _ = bench.hold("gpu", "--take-over")
     assert "another generation's by now" in remark(first)
     os.kill(pid, 0)
+    # It lives, and may still need what it had.
+    assert len(bench.own_folders()) == 2
     assert end(first)[0] == 4
     assert end(second)[0] == 0
 
@@ -136,8 +140,38 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
     assert bench.hf.agents.liveness(agent).process is Liveness.ALIVE
     os.kill(pid, signal.SIGKILL)
     ended(pid)
+    assert len(bench.own_folders()) == 1
     assert bench("agents", "run", "gpu", "--", "true").status == 0
     assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+    assert bench.own_folders() == []
+
+
+def test_only_a_folder_that_was_made_for_a_dead_one_is_cleared_away(bench: AgentBench) -> None:
+    agents = bench.folder / "state" / "holdfast" / "agents"
+    agent_id = id_of("HOLDFAST-gpu")
+    kept = agents / "another" / "generation" / "manifest.json"
+    for folder in (kept.parent, agents / agent_id / "another"):
+        folder.mkdir(parents=True)
+    kept.write_text("{}")
+    for generation, root in (
+        ("..", f"{agents}/{agent_id}/.."),
+        ("../another", f"{agents}/{agent_id}/../another"),
+        ("g", agents),
+    ):
+        with subprocess.Popen(["sleep", "600"]) as dead:
+            holder = bench.hf.processes.of(dead.pid)
+            dead.kill()
+        bench.hf.agents.publish(
+            "gpu",
+            backend="command",
+            tool="x",
+            manifest_path="/m",
+            session_root=str(root),
+            holder=holder,
+            generation_id=generation,
+        )
+        assert bench("agents", "run", "gpu", "--", "true").status == 0
+        assert kept.exists()
 
 
 def test_a_session_root_of_the_users_own_stays(bench: AgentBench) -> None:
@@ -215,6 +249,7 @@ def test_killed_with_its_tmux_session_gone_it_is_succeeded_at_once(bench: AgentB
     second = bench.start_agent("gpu")
     assert second.generation_id != first.generation_id and second.token > first.token
     assert bench.told("agent.taken_over", first.agent_id).data["why"] == "gone"
+    assert [path.parent.name for path in bench.own_folders()] == [second.generation_id]
 
 
 def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: AgentBench) -> None:
@@ -273,6 +308,13 @@ def test_what_tmux_cannot_start_leaves_nothing(bench: AgentBench) -> None:
     assert ran.status == 6 and "it will not" in ran.err
     assert bench.hf.agents.list_agents() == [] and bench.own_folders() == []
     assert bench("agents", "start", "gpu", "--store", "memory:", "--", "true").status == 2
+
+
+def test_a_command_that_is_none_is_told_and_not_started(bench: AgentBench) -> None:
+    for command in ("no-such-command", str(bench.folder), ""):
+        ran = bench("agents", "start", "gpu", "--", command)
+        assert (ran.status, ran.out) == (2, "") and "there is no command" in ran.err
+    assert bench.hf.agents.list_agents() == [] and bench.tmux.sessions() == set()
 
 
 def test_run_inside_tmux_knows_its_tmux_session(bench: AgentBench) -> None:

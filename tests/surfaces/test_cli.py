@@ -41,6 +41,25 @@ def test_a_job_from_register_to_completed(holdfast: CommandLine) -> None:
     assert holdfast("store", "check").out == "sound\n"
 
 
+@pytest.mark.parametrize("way", [["--job"], []], ids=["with --job", "as JOB"])
+def test_a_job_is_named_either_way_wherever_one_is(tmp_path: Path, way: list[str]) -> None:
+    nobody = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "9"}
+    holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite", **nobody)
+    job = [*way, register(holdfast)]
+    token = json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["token"]
+    assert holdfast("jobs", "heartbeat", *job, "--token", str(token)).status == 0
+    assert holdfast("jobs", "requeue", *job).status == 0
+    assert holdfast("jobs", "status", *job, "--set", "running").status == 0
+    assert holdfast("jobs", "publish", *job, "progress").out == "1\n"
+    assert holdfast("jobs", "cancel", *job).status == 0
+    assert holdfast("jobs", "get", *job).status == 0
+    assert "cancelled" in holdfast("jobs", "logs", *job).out
+    assert holdfast("jobs", "watch", *job).status == 1
+    twice = holdfast("jobs", "get", "--job", job[-1], job[-1])
+    assert twice.status == 2 and "once" in twice.err
+    assert "Missing option '--job'" in holdfast("jobs", "get").err
+
+
 def test_a_stale_token_is_refused_with_status_4(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     token = str(json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["token"])
@@ -102,11 +121,11 @@ def test_an_impossible_transition_is_status_1(holdfast: CommandLine) -> None:
 
 def test_a_damaged_store_is_status_7(holdfast: CommandLine, tmp_path: Path) -> None:
     junk = tmp_path / "junk.sqlite"
-    junk.write_bytes(b"junk" * 4000)
-    for words in (["jobs", "list"], ["jobs", "pick", "--agent-session", "x"], ["store", "check"], ["log"]):
-        ran = holdfast(*words, "--store", f"sqlite:{junk}")
-        assert ran.status == 7, ran
-        assert "restore" in ran.err
+    for content, advice in ((b"SQLite format 3\0" + b"junk" * 4000, "store restore FILE"), (b"junk" * 4000, "give --store")):
+        junk.write_bytes(content)
+        for words in (["jobs", "list"], ["jobs", "pick", "--agent-session", "x"], ["store", "check"], ["log"]):
+            ran = holdfast(*words, "--store", f"sqlite:{junk}")
+            assert ran.status == 7 and advice in ran.err, ran
 
 
 def test_a_damaged_job_hides_no_other_and_can_be_taken_out(holdfast: CommandLine, tmp_path: Path) -> None:

@@ -442,7 +442,7 @@ def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
     subprocess.run(["tmux", "new-session", "-d", "-s", "x", "sleep 600"], check=True)
     pid = int(subprocess.run(["tmux", "display", "-p", "#{pid}"], capture_output=True, text=True, check=True).stdout)
     try:
-        assert "1 tmux sessions" in clinic.look("tmux")[0].says
+        assert "1 tmux session" in clinic.look("tmux")[0].says
         os.kill(pid, signal.SIGSTOP)
         found = clinic.only("tmux")
         assert found.verdict is Verdict.FAIL and "kill -CONT" in found.mend
@@ -493,7 +493,7 @@ def test_events_that_wait_for_a_broker_that_is_away(clinic: Clinic, monkeypatch:
         hf.job_events.publish(job_id, "started")
     found = {one.check: one for one in clinic.look()}
     assert found["broker"].verdict is Verdict.FAIL
-    assert "1 events" in found["journal"].says and "--unsent" in found["journal"].mend
+    assert "1 event of jobs waits" in found["journal"].says and "--unsent" in found["journal"].mend
 
 
 def test_a_broker_that_nobody_chose_need_not_be_there(clinic: Clinic) -> None:
@@ -587,17 +587,21 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         found = clinic.look()
         assert hf.log.tail(1000) == before
     assert {one.check for one in found} == {"leftovers"} and {one.verdict for one in found} == {Verdict.WARN}
+    notes = [one for one in clinic.look("leftovers") if one.verdict is Verdict.OK]
+    # Nobody asks for it, and whoever does gets it: nothing to see to.
+    assert [one.says for one in notes] == [
+        "1 lock is still in the name of the dead, such as router-9: the next one that asks gets it"
+    ]
     said = " ".join(one.says for one in found)
     for words in (
-        "locks are held by the dead, such as router-9",
-        "jobs run without",
+        "1 job runs without",
         "such as tuning",
-        "agents left",
-        "leases on hosts",
+        "1 agent left",
+        "left on hosts",
     ):
         assert words in said, said
     mends = " ".join(one.mend for one in found)
-    for command in ("locks explain router-9", "jobs list", "workflows sweep", "agents cleanup", "network sweep"):
+    for command in ("jobs list", "workflows sweep", "agents cleanup", "network sweep"):
         assert f"holdfast {command}" in mends
 
 
@@ -643,7 +647,7 @@ def test_an_audit_log_that_is_behind(clinic: Clinic, tmp_path: Path, monkeypatch
     assert clinic.look() == []
     monkeypatch.setattr(left, "LAG_S", -1)
     found = clinic.only("journal")
-    assert found.verdict is Verdict.WARN and "1 entries" in found.says and "jobs logs --list" in found.mend
+    assert found.verdict is Verdict.WARN and "1 entry and" in found.says and "jobs logs --list" in found.mend
 
 
 def test_a_server_of_a_database_that_goes_while_it_is_looked_at(clinic: Clinic, postgres_server: Server) -> None:

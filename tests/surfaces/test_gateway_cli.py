@@ -141,6 +141,9 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "command", "--session", "x", "--", "ls"], "--session means nothing"),
         (["--adapter", "rest", "--url", "http://h"], "terminal"),
         (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], "no URL"),
+        (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], "no URL"),
+        (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
+        (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "answer_timeout_s"),
         (["--adapter", "managed", "--base-url", "http://h"], "managed_agent_ref"),
         (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "cannot listen"),
     ],
@@ -151,6 +154,15 @@ def test_wrong_options_are_told_in_one_line(tmp_path: Path, words: list[str], sa
     assert says in said.err
     assert len(said.err.splitlines()) == 1
     assert not list(tmp_path.rglob("current-instance.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"adapter": 1}', b'{"adapter": ' + b"[" * 100_000])
+def test_a_manifest_that_is_none_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content)
+    said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(path))
+    assert (said.status, len(said.err.splitlines())) == (2, 1), said
+    assert "manifest" in said.err
 
 
 def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:

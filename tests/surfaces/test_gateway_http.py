@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
-from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Batch, Entry
 from holdfast.primitives.queue import RequestState
 from holdfast.surfaces.http.bearer import bearer_token, same_token
@@ -206,10 +206,21 @@ def test_a_body_that_is_too_large_is_413_with_and_without_a_length(untouched: Se
     assert (chunked.status_code, chunked.json()["code"]) == (413, "too_large")
 
 
-def test_the_longest_prompt_is_accepted(idle: Served) -> None:
-    text = "ä" * 128 * 1024
-    request_id = idle.prompt(text).json()["request_id"]
-    assert idle.http.get(f"/v1/requests/{request_id}").json()["payload"] == {"prompt": text}
+@pytest.mark.parametrize("escaped", [False, True])
+@pytest.mark.parametrize("character", ["x", "\n", "ä", "漢", "🙂"])
+def test_the_longest_prompt_is_accepted_and_one_byte_more_is_not(idle: Served, character: str, escaped: bool) -> None:
+    count, more = divmod(PROMPT_BYTES_MAX, len(character.encode()))
+    text = "-" * more + character * (count - 1) + "." * len(character.encode())
+    assert len(text.encode()) == PROMPT_BYTES_MAX
+
+    def post(prompt: str) -> httpx.Response:
+        body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": prompt}}
+        return idle.http.post("/v1/requests", content=json.dumps(body, ensure_ascii=escaped).encode())
+
+    stored = idle.http.get(f"/v1/requests/{post(text).json()['request_id']}").json()
+    assert stored["payload"] == {"prompt": text}
+    refused = post(text + ".")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_value")
 
 
 PATHS = [

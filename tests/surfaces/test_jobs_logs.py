@@ -190,7 +190,7 @@ def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_p
     there = ("--registry-dir", str(folder))
     assert holdfast("jobs", "prune", *there).out == "0 jobs removed\n"
     assert (folder / "theirs.json").exists()
-    assert holdfast("jobs", "prune", "--adopted", *there).out == "1 jobs removed\n"
+    assert holdfast("jobs", "prune", "--adopted", *there).out == "1 job removed\n"
     assert not (folder / "theirs.json").exists()
     assert "removed         from the registry, error" in holdfast("jobs", "logs", "theirs", *there).out
     assert holdfast("jobs", "logs", "--list", *there).out.split("\t")[:2] == ["theirs", "error"]
@@ -217,6 +217,8 @@ def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> Non
     ran = holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", LABEL)
     assert ran.status == 0
     assert ran.err.count("cannot be written") == 1 and ran.err.startswith("holdfast: the audit log"), ran.err
+    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "--", "true")
+    assert (ran.status, ran.err.count("cannot be written")) == (0, 1), ran.err
 
 
 def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
@@ -264,10 +266,24 @@ def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path)
         assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [(1, "started"), (2, "completed")]
 
 
+def test_a_watcher_that_comes_after_a_job_was_removed_is_told_how_it_ended(holdfast: CommandLine) -> None:
+    for job_id, status in (("done-1", "completed"), ("bad-1", "error")):
+        holdfast("jobs", "register", "--id", job_id, "--prompt", "x", "--agent-session", "s")
+        holdfast("jobs", "pick", "--agent-session", "s")
+        assert holdfast("jobs", "status", "--job", job_id, "--set", status).status == 0
+    assert json.loads(holdfast("jobs", "prune", "--keep", "0", "--json").out) == {"removed": 2}
+    assert holdfast("jobs", "watch", "done-1") == (0, "done-1 is completed, and removed from the registry since\n", "")
+    assert holdfast("jobs", "watch", "done-1", "bad-1", "--json").status == 1
+    assert json.loads(holdfast("jobs", "watch", "bad-1", "--json").out) == {"job_id": "bad-1", "status": "error"}
+    ran = holdfast("jobs", "watch", "done-1", "never-1")
+    assert ran.status == 1 and "there is no job never-1" in ran.err
+
+
 def test_bad_input(holdfast: CommandLine) -> None:
     for words, status, says in (
         (["logs"], 2, "--list"),
         (["logs", "x", "--list"], 2, "--list"),
+        (["logs", "--list", "--tail", "3"], 2, "--tail"),
         (["logs", "nosuch"], 1, "no job nosuch is logged"),
         (["logs", "../../etc"], 2, "job id"),
         (["logs", "--list", "--store", "memory:"], 1, "keeps nothing"),

@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import holdfast as library
 from holdfast.domains.jobs.events import signature
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.limits import BROKER_CONNECT_S
+from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 
@@ -217,7 +221,30 @@ def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker
     assert (status, out.splitlines()[-1]) == (0, f"{job_id} is completed: done")
     plain.start()
     sent = holdfast("jobs", "publish", "--unsent")
-    assert (sent.status, sent.out) == (0, "1 events sent\n")
+    assert (sent.status, sent.out) == (0, "1 event sent\n")
+
+
+def test_a_worker_sends_by_itself_what_an_outage_kept(plain: Broker, tmp_path: Path) -> None:
+    holdfast = command_line(tmp_path, plain)
+    job_id = register(holdfast)
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    script = f"cat {go} >/dev/null; echo half; cat {go} >/dev/null"
+    worker = holdfast.start("jobs", "run", "--agent-session", LABEL, "--once", "--heartbeat", "0.1", "--", "sh", "-c", script)
+    plain.wait_for("Received PUBLISH", 1)
+    plain.stop()
+    with library.connect(holdfast.environment["HOLDFAST_STORE"]) as hf:
+        with hf.store.listen([JOURNAL_TOPIC]) as ears:
+            go.write_text("")
+            while not hf.job_events.of_job(job_id, after_seq=1):
+                ears.wait(PATIENCE_S)
+        plain.start()
+        # The worker is still at it: what it kept is sent before its end, and not by somebody else.
+        plain.wait_for("Received PUBLISH", 2)
+        go.write_text("")
+        assert ended(worker)[0] == 0
+        assert hf.job_events.unsent() == []
+        assert [one.event.value for one in hf.job_events.of_job(job_id)] == ["started", "progress", "completed"]
 
 
 def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(plain: Broker, tmp_path: Path) -> None:
@@ -286,6 +313,32 @@ def test_a_late_watcher_ends_at_once(plain: Broker, tmp_path: Path) -> None:
     assert holdfast("jobs", "watch", done).status == 0
 
 
+def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(plain: Broker, tmp_path: Path) -> None:
+    """Nobody else looks, and no event tells of it."""
+    holdfast = command_line(tmp_path, plain)
+    late, orphan = register(holdfast, "--timeout", "1"), register(holdfast, "--max-attempts", "1")
+    with subprocess.Popen(["sleep", "600"]) as worker:
+        for pid in ((), ("--pid", str(worker.pid))):
+            assert holdfast("jobs", "pick", "--agent-session", LABEL, *pid).status == 0
+        watchers = [watching(holdfast, plain, job_id, "--timeout", "60") for job_id in (late, orphan)]
+        worker.kill()
+    assert ended(watchers[0])[:2] == (1, f"{late} is error: no verdict came within 1 s\n")
+    status, out, _ = ended(watchers[1])
+    assert status == 1 and out.startswith(f"{orphan} is error: its worker died")
+
+
+def test_a_broker_that_says_nothing_does_not_hold_up_the_end_of_a_watch(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        holdfast = CommandLine(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT=port, MQTT_TLS="1")
+        watcher = holdfast.start("jobs", "watch", register(holdfast), "--timeout", "0.2")
+        # It waits for the answer to its greeting now.
+        with silent.accept()[0]:
+            begun_s = time.monotonic()
+            assert ended(watcher)[0] == 5
+            assert time.monotonic() - begun_s < BROKER_CONNECT_S / 2
+
+
 def test_a_watch_of_several_of_any_and_for_a_while(plain: Broker, tmp_path: Path) -> None:
     holdfast = command_line(tmp_path, plain)
     first, second = register(holdfast), register(holdfast)
@@ -310,7 +363,9 @@ def test_bad_input_of_publish_and_watch(plain: Broker, tmp_path: Path) -> None:
     for words, status, says in (
         (["publish", "nosuch", "started"], 1, "no job nosuch"),
         (["publish", job_id, "completed"], 1, "cannot become completed"),
-        (["publish", job_id, "finished"], 2, "finished"),
+        (["publish", job_id, "finished"], 2, "'finished' is no event of a job: use one of started"),
+        (["publish", job_id, "progress", "--data", "1e400"], 2, "1e400"),
+        (["publish", "--unsent", "--detail", "x"], 2, "--unsent"),
         (["publish", job_id], 2, "--unsent"),
         (["publish"], 2, "--unsent"),
         (["publish", job_id, "progress", "--data", "{not json"], 2, "not JSON"),

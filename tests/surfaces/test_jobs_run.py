@@ -118,7 +118,9 @@ def test_a_command_that_is_none_picks_no_job(holdfast: CommandLine) -> None:
         assert ran.status == 2, ran
         assert "no command" in ran.err
     assert holdfast("jobs", "run", "--agent-session", LABEL).status == 2
-    assert holdfast("jobs", "run", "--agent-session", LABEL, "--validate", "nosuch", "--", "true").status == 2
+    for option, value in (("--validate", "nosuch"), ("--validate", "sh -c 'x"), ("--validate", ""), ("--heartbeat", "nan")):
+        ran = holdfast("jobs", "run", "--agent-session", LABEL, option, value, "--", "true")
+        assert (ran.status, option in ran.err) == (2, True), ran
     assert get(holdfast, job_id)["attempt"] == 0
 
 
@@ -302,6 +304,7 @@ def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     for what, words in (
         ("prompt", ["register", "--agent-session", LABEL, "--prompt", "caf\udce9"]),
+        ("expected artifact", ["register", "--agent-session", LABEL, "--prompt", "x", "--artifact", "caf\udce9"]),
         ("detail", ["publish", job_id, "progress", "--detail", "caf\udce9"]),
         ("result", ["status", "--job", job_id, "--set", "completed", "--result", "caf\udce9"]),
     ):
@@ -309,6 +312,25 @@ def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
         assert (ran.status, ran.out) == (2, ""), ran
         assert f"the {what} is no UTF-8 at character 4" in ran.err
     assert get(holdfast, job_id)["last_seq"] == 0
+
+
+def test_what_cannot_be_registered_is_refused_with_its_name(holdfast: CommandLine) -> None:
+    for option, value, says in (
+        ("--broker-port", "0", "port is 0"),
+        ("--broker-port", "70000", "port is 70000"),
+        ("--broker-username", "caf\udce9", "broker username"),
+        ("--broker-password-env", "", "variable of the broker's password"),
+        ("--workdir", "caf\udce9", "the workdir is no UTF-8"),
+        ("--artifact", "", "expected artifact"),
+        ("--timeout", "1e300", "timeout_sec is 1e+300: give a number of seconds above 0 and up to"),
+        ("--idle-timeout", "-1", "idle_timeout_sec is -1"),
+        ("--max-attempts", "0", "max_attempts is 0"),
+        ("--topic-prefix", "a/#", "topics"),
+        ("--id", "", "job id"),
+    ):
+        ran = holdfast("jobs", "register", "--agent-session", LABEL, "--prompt", "x", option, value)
+        assert (ran.status, ran.out, says in ran.err) == (2, "", True), (option, ran)
+    assert holdfast("jobs", "list", "--json").out == "[]\n"
 
 
 def test_the_module_is_the_same_program(holdfast: CommandLine) -> None:

@@ -163,6 +163,19 @@ def test_it_knows_the_agent_that_it_belongs_to(agents: Agents) -> None:
     assert [(one["agent_id"], one["process"]) for one in found] == [(me["agent_id"], "alive")]
 
 
+def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(lasting: Agents, agent: Agent) -> None:
+    job_id = agent.call("create_job", prompt="p", queue="q1")["job"]["job_id"]
+    assert agent.call("claim_job", queue="q1")["job"]["job_id"] == job_id
+    agent.call("report_job", job_id=job_id, outcome="completed", detail="done")
+    (logged,) = lasting.folder.glob(f"*-job-logs/{job_id}/events.ndjson")
+    told = [json.loads(line) for line in logged.read_text().splitlines()]
+    assert [(one["event"], one.get("to")) for one in told if one["event"] != "published"] == [
+        ("registered", None),
+        ("status_changed", "running"),
+        ("status_changed", "completed"),
+    ]
+
+
 def test_the_journal_names_the_process_that_acted(lasting: Agents, agent: Agent) -> None:
     agent.call("create_job", prompt="p", queue="q")
     with holdfast.connect(lasting.store) as hf:

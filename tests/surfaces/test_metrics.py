@@ -79,7 +79,7 @@ def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
     found = samples(hf)
     parts = all_parts(found)
     assert set(parts.values()) == {1.0} and len(parts) == 8
-    assert found["holdfast_store_up",] == 1
+    assert (found["holdfast_store_up",], found["holdfast_store_made",]) == (1, 1)
     assert found["holdfast_info", hf.store.namespace, hf.store.kind, "1"] == 1
     assert {found["holdfast_jobs", status.value] for status in JobStatus} == {0}
     assert found["holdfast_swap_age_seconds",] == 0
@@ -107,7 +107,7 @@ def test_what_locks_go_through_is_counted(hf: Holdfast) -> None:
     assert ("holdfast_lock_holders", "router-1") not in found
 
 
-def test_jobs_are_counted_by_status(hf: Holdfast) -> None:
+def test_jobs_are_counted_by_status(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = register(hf, 6)
     for _ in range(4):
         assert hf.jobs.pick_pending("tmux:a") is not None
@@ -117,7 +117,10 @@ def test_jobs_are_counted_by_status(hf: Holdfast) -> None:
     counts = {status: found["holdfast_jobs", status.value] for status in JobStatus}
     assert counts == dict.fromkeys(JobStatus, 1) | {JobStatus.PENDING: 2}
     hf.job_events.publish(ids[3], "progress")
-    assert samples(hf)["holdfast_job_events_unsent",] == 1
+    found = samples(hf)
+    assert (found["holdfast_job_events_unsent",], found["holdfast_job_events_sendable",]) == (1, 0)
+    monkeypatch.setenv("MQTT_BROKER", "broker.lab")
+    assert samples(hf)["holdfast_job_events_sendable",] == 1
 
 
 def test_counting_jobs_reads_none_of_them(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +319,7 @@ def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
     command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/none/store.sqlite")
     empty = command("metrics")
     assert empty.status == 0 and not (tmp_path / "none").exists()
-    assert read(empty.out)["holdfast_store_up",] == 0
+    assert (read(empty.out)["holdfast_store_up",], read(empty.out)["holdfast_store_made",]) == (0, 0)
     assert command("jobs", "register", "--prompt", "x", "--agent-session", "tmux:a").status == 0
     ran = command("metrics")
     assert ran.status == 0 and ran.err == ""

@@ -254,6 +254,22 @@ def test_requeue_by_click_and_cancel_by_keyboard(visit: Visit, made: PageStage) 
     expect(visit.row("sort the list")).to_contain_text("cancelled")
 
 
+def test_a_job_that_went_on_meanwhile_is_not_put_back(visit: Visit, made: PageStage) -> None:
+    made.job("third", label="tmux:w")
+    seen = made.hf.jobs.pick_pending("tmux:w", holder=made.hf.processes.current())
+    assert seen is not None
+    panel = visit.why("jobs", "third")
+    panel.get_by_role("button", name="Requeue").click()
+    made.hf.jobs.requeue(seen.job_id)
+    now = made.hf.jobs.pick_pending("tmux:w", holder=made.hf.processes.current())
+    assert now is not None and now.job_id == seen.job_id
+    dialog = visit.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Requeue").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("current attempt")
+    assert made.hf.jobs.get_job(seen.job_id).token == now.token
+    visit.page.keyboard.press("Escape")
+
+
 def test_cancel_by_click_and_requeue_by_keyboard(visit: Visit, made: PageStage) -> None:
     made.job("first", label="tmux:x")
     made.job("second", label="tmux:y")
@@ -311,7 +327,7 @@ def test_reconcile_by_click(blocked: tuple[str, str], visit: Visit, made: PageSt
     expect(panel).to_contain_text("an old wish")
     panel.get_by_role("button", name="Discard").click()
     dialog = visit.page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 request of an earlier instance end as failed")
+    expect(dialog).to_contain_text("1 request of an earlier instance ends as failed")
     dialog.get_by_role("button", name="Discard").click()
     expect(panel).to_contain_text("discarded")
     expect(panel).to_contain_text("It takes requests")

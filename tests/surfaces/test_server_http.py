@@ -21,6 +21,7 @@ from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.server.entering import Sessions
 from holdfast.surfaces.http.sse import event_id
 from tests.patience import until
+from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
 
 pytestmark = pytest.mark.slow
@@ -286,6 +287,22 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 204
 
 
+def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away() -> None:
+    limit_s = 2
+    with running() as database, connect(database.database()) as hf, served(hf) as server, ThreadPoolExecutor(3) as threads:
+        assert acquire(server, "first").is_success
+        waiting = [threads.submit(acquire, server, f"waits-{number}", timeout_s=limit_s) for number in range(3)]
+        until(lambda: len(waits(hf)) == len(waiting))
+        database.crash()
+        gone_s = time.monotonic()
+        told = [(one.status_code, one.json()["code"], one.json()["message"]) for one in (each.result() for each in waiting)]
+        # Its own limit, and a moment each for the last look and for leaving the queue: no more than for one who is in line.
+        assert time.monotonic() - gone_s < limit_s + 4
+        assert [(status, code) for status, code, _ in told] == 3 * [(503, "store_unavailable")]
+        assert all("check that it runs" in message for _, _, message in told)
+        database.start()
+
+
 def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
     acquire(small, "first")
     small.side._desk._waits_max = 2
@@ -374,6 +391,16 @@ def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Ser
         small.hf.store.transact(lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[])
         with small.http.stream("GET", "/v1/events", headers=last) as stream:
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
+
+
+def test_a_server_whose_store_is_gone_is_not_ready(small: Served, tmp_path: Path) -> None:
+    assert small.http.get("/ready").status_code == 200
+    (tmp_path / "store.sqlite").rename(tmp_path / "elsewhere")
+    told = small.http.get("/ready")
+    assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
+    assert small.http.get("/health").status_code == 200
+    (tmp_path / "elsewhere").rename(tmp_path / "store.sqlite")
+    assert small.http.get("/ready").status_code == 200
 
 
 def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:

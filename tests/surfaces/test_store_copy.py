@@ -89,6 +89,15 @@ def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, 
         assert hf.jobs.update_status(job_id, "completed", token=claim).status.value == "completed"
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(tmp_path: Path, kind: str) -> None:
+    url = f"{kind}:{tmp_path / 'from' / 'store'}"
+    with holdfast.connect(url) as hf:
+        hf.jobs.register_job("sort it", agent="agent", agent_session="s")
+    upkeep(url).copy(f"sqlite:{tmp_path / 'to.sqlite'}")
+    assert [path for path in (tmp_path / "from").rglob("*") if path.stat().st_mode & 0o077] == []
+
+
 @pytest.mark.parametrize("source", ["sqlite", "files", "postgres"])
 @pytest.mark.parametrize("target", ["sqlite", "files", "postgres"])
 def test_from_every_kind_of_store_to_every_other(tmp_path: Path, postgres_server: Server, source: str, target: str) -> None:

@@ -15,6 +15,7 @@ from holdfast.primitives.locks.oversight import Oversight
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, jobs, locks
 from holdfast.surfaces.cli.tour.stage import Stage, filled
+from tests.patience import until
 
 PATIENCE_S = 240
 _RUN = """
@@ -84,6 +85,20 @@ def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None
     playing.stdout.close()
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) not in _running()
+
+
+@pytest.mark.parametrize("part", ["Agents", pytest.param("Gateways", marks=pytest.mark.slow)])
+def test_killed_with_9_it_leaves_nothing_either(short: Path, part: str) -> None:
+    around = {**os.environ, "TMPDIR": str(short)}
+    playing = subprocess.Popen([sys.executable, "-u", "-c", _RUN, part], env=around, stdout=subprocess.PIPE, text=True)
+    assert playing.stdout is not None
+    while "✓" not in playing.stdout.readline():
+        continue
+    assert _running().count(f"TMUX_TMPDIR={short}") > 0
+    playing.kill()
+    playing.wait(30)
+    playing.stdout.close()
+    until(lambda: str(short) not in _running() and not list(short.iterdir()))
 
 
 @pytest.mark.slow

@@ -376,6 +376,8 @@ def test_an_exclusive_name_of_one_that_is_gone_is_taken_with_its_record(world: W
         ({"tool": 5}, "identity.tool"),
         ({"session_name": "  "}, "terminal.session_name"),
         ({"session_name": "x" * 300}, "terminal.session_name"),
+        ({"session_name": "a.b"}, "terminal.session_name"),
+        ({"session_name": "a:0"}, "terminal.session_name"),
         ({"generation_id": ""}, "generation_id"),
         ({"backend": "cobol"}, "backend"),
         ({"backend": ""}, "backend"),
@@ -397,6 +399,7 @@ def test_what_cannot_be_published_is_refused_with_its_field(world: World, wrong:
         world.publish(**wrong)
     assert caught.value.fields["field"] == field
     assert field.rpartition(".")[2] in caught.value.message
+    assert "regex" not in caught.value.message
     assert world.told() == [] and world.agents.list_agents() == []
 
 

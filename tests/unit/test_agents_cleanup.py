@@ -121,6 +121,9 @@ def test_without_the_tmux_check_the_lease_alone_decides(world: World) -> None:
 
 def test_the_grace_may_be_none_and_must_be_a_number(world: World) -> None:
     fill(world)
+    for grace_s in (1e13, 1e300):
+        # Longer than the calendar, and a number all the same.
+        assert reasons(world.agents.cleanup(grace_s=grace_s).preserved)[IN_GRACE] == "in_grace"
     assert reasons(world.agents.cleanup(grace_s=0).removed)[IN_GRACE] == "expired"
     for grace_s in (-1, float("nan"), float("inf")):
         with pytest.raises(InvalidValue, match="grace"):

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 
 from holdfast import atomic_durable_write
+from holdfast.adapters.durable_write import make_whole
 
 
 def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
@@ -62,3 +63,17 @@ def test_when_it_fails_the_old_content_is_there_and_nothing_else(tmp_path: Path,
             atomic_durable_write(path, b"new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_file_is_made_whole_where_there_is_none(tmp_path: Path) -> None:
+    make_whole(tmp_path / "f", b"first")
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    (tmp_path / "l").symlink_to(tmp_path / "nothing")
+    for name in ("f", "l"):
+        with pytest.raises(FileExistsError):
+            make_whole(name, b"second", folder_fd=folder)
+    make_whole("g", b"third", folder_fd=folder)
+    os.close(folder)
+    assert ((tmp_path / "f").read_bytes(), (tmp_path / "g").read_bytes()) == (b"first", b"third")
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["f", "g", "l"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.procfs import Procfs
-from holdfast.domains.gateway import Gateway, Surface, Worker
+from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.delivery import needless
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
@@ -32,6 +32,7 @@ from holdfast.primitives.queue import Queue, Request, RequestState
 from holdfast.primitives.queue.record import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
 from tests.unit.scripted_agent import ScriptedAgent
 
 AGENT = "gpu"
@@ -358,6 +359,31 @@ def test_a_second_gateway_is_refused_while_the_first_lives(desk: Desk) -> None:
     assert desk.kinds().count("gateway.detached") == 1
 
 
+@pytest.mark.parametrize("step_s", [-86400.0, 86400.0, 400 * 86400.0])
+def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(tmp_path: Path, step_s: float) -> None:
+    clock = ManualClock()
+    desk = Desk(SqliteStore(tmp_path / "queue.sqlite", boot_id="boot-1", clock=clock))
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    first, kept = ask(gateway, "1"), ask(gateway, "2", key="k")
+    clock.advance(step_s)
+    third = ask(gateway, "3")
+    with pytest.raises(Held):
+        desk.gateway(ScriptedAgent())
+    gateway.renew()
+    with working(gateway):
+        assert [ended(gateway, one).state for one in (first, kept, third)] == [RequestState.COMPLETED] * 3
+    clock.advance(-step_s)
+    gateway.renew()
+    assert ask(gateway, "2", key="k").request_id == kept.request_id
+    with pytest.raises(Held):
+        desk.gateway(ScriptedAgent())
+    assert agent.received == [("one", "1"), ("one", "2"), ("one", "3")]
+    gateway.detach()
+    assert desk.gateway(agent).epoch == 1
+    desk.store.close()
+
+
 def test_a_gateway_that_was_taken_over_ends(desk: Desk) -> None:
     first = desk.gateway(ScriptedAgent())
     lost = threading.Event()
@@ -455,6 +481,22 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Des
         wait_for(lambda: gateway.status().request_admission == "open")
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)])
+def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    with working(gateway):
+        with monkeypatch.context() as patched:
+            patched.setattr(agent, "answer", lambda *_: Answer(text=text, source="output", facts={"said": text[:10]}))
+            done = ended(gateway, ask(gateway))
+            patched.setattr(agent, "answer", lambda *_: Answer(code="agent_failed", detail=f"it said {text[:10]}"))
+            failed = ended(gateway, ask(gateway))
+        assert ended(gateway, ask(gateway)).state is RequestState.COMPLETED
+    assert done.result is not None and done.state is RequestState.COMPLETED
+    assert done.result["text"] == text[-ANSWER_CHARS_MAX:].encode("utf-8", "replace").decode()
+    assert failed.error_code == "agent_failed"
+
+
 def test_a_busy_surface_is_waited_for(desk: Desk) -> None:
     agent = ScriptedAgent()
     agent.surface = Surface.NOT_READY
@@ -502,6 +544,68 @@ def test_an_end_is_stored_however_long_the_store_is_away(desk: Desk, monkeypatch
     assert agent.received == [("one", "1"), ("one", "2")]
 
 
+def unanswered(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> None:
+    """Let a verb be committed once, and its answer be lost."""
+    real, left = getattr(gateway, name), [None] * (skip + 1)
+
+    def lost(*words: object, **how: object) -> object:
+        done = real(*words, **how)
+        if left and done is not None and not (left.pop() is None and left):
+            raise StoreUnavailable("away", outcome="unknown")
+        return done
+
+    monkeypatch.setattr(gateway, name, lost)
+
+
+def test_a_claim_that_was_committed_and_not_answered_keeps_the_slot_of_nobody(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    first, second = ask(gateway, "1"), ask(gateway, "2")
+    unanswered(gateway, monkeypatch, "claim")
+    with working(gateway):
+        assert [ended(gateway, one).state for one in (first, second)] == [RequestState.COMPLETED] * 2
+    assert agent.received == [("one", "1"), ("one", "2")]
+    head = gateway.queue.head()
+    assert (head.accepted, head.running, head.slot) == (0, 0, None)
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_an_interrupt_whose_claim_was_not_answered_is_sent_all_the_same(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, skip: int
+) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    several = [interrupt(gateway) for _ in range(3)]
+    unanswered(gateway, monkeypatch, "claim", skip=skip)
+    with working(gateway):
+        assert {ended(gateway, one).state for one in several} == {RequestState.COMPLETED}
+    head = gateway.queue.head()
+    assert (head.accepted, head.express, head.running) == (0, 0, 0)
+
+
+def test_a_decision_that_was_committed_and_not_answered_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    old = ask(gateway, "old")
+    agent.instance_id = "two"
+    gateway.look()
+    change = gateway.queue.change
+
+    def lost(*words: object, **how: object) -> object:
+        change(*words, **how)  # type: ignore[arg-type]
+        raise StoreUnavailable("away", outcome="unknown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway.queue, "change", lost)
+        with pytest.raises(StoreUnavailable):
+            gateway.reconcile("replay", epoch=2)
+    with working(gateway):
+        assert ended(gateway, old).state is RequestState.COMPLETED
+    assert agent.received == [("two", "old")]
+
+
 def test_an_expected_epoch_must_be_the_current_one(desk: Desk) -> None:
     gateway = desk.gateway(ScriptedAgent())
     with pytest.raises(Refused, match="epoch 7 was expected and it is 1"):
@@ -526,6 +630,26 @@ def test_a_full_queue_refuses(desk: Desk) -> None:
         ask(gateway, str(n))
     with pytest.raises(Full):
         ask(gateway)
+
+
+def test_an_interrupt_is_taken_though_the_queue_is_full(desk: Desk) -> None:
+    agent = ScriptedAgent(instant=False)
+    gateway = desk.gateway(agent)
+    running, *_ = [ask(gateway, str(n)) for n in range(8)]
+    with working(gateway):
+        assert agent.began.wait(30)
+        with pytest.raises(Full):
+            ask(gateway)
+        assert ended(gateway, interrupt(gateway)).state is RequestState.COMPLETED
+        assert ended(gateway, running).error_code == "interrupted"
+
+
+def test_interrupts_are_bounded_too(desk: Desk) -> None:
+    gateway = desk.gateway(ScriptedAgent())
+    for _ in range(8):
+        interrupt(gateway)
+    with pytest.raises(Full):
+        interrupt(gateway)
 
 
 def test_a_long_answer_is_cut_to_its_end() -> None:
@@ -609,6 +733,17 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
         {"kind": "command", "argv": "ls"},
         {"kind": "managed", "managed_api_base_url": "http://h"},
         {"kind": "rest", "url": "u", "terminal": "t", "more": 1},
+        {"kind": ["tmux"]},
+        {"kind": "tmux", "session": "s", "quiet_ms": 0},
+        {"kind": "tmux", "session": "s", "interrupt_key": "Enter"},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": 0},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": -1},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": float("nan")},
+        {"kind": "command", "argv": ["ls"], "answer_timeout_s": float("inf")},
+        {"kind": "command", "argv": ["l\0s"]},
+        {"kind": "command", "argv": ["ls"], "working_directory": "/\0"},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "timeout_s": -1},
+        {"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "a", "timeout_s": 0},
     ],
 )
 def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.procfs import Procfs
-from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import TRANSITIONS
+from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.errors import (
     Collision,
     Fenced,
@@ -202,13 +203,20 @@ def test_an_id_may_begin_so_only_where_another_program_chose_it(jobs: Jobs, job_
         {"prompt": "x" * (2 << 20)},
         {"prompt": "lone \ud800"},
         {"expected_artifacts": [5]},
+        {"expected_artifacts": ["a", ""]},
+        {"expected_artifacts": ["a\nb"]},
+        {"expected_artifacts": ["lone \ud800"]},
+        {"workdir": " "},
+        {"workdir": "/a\0b"},
+        {"broker": Broker(password_env="")},
+        {"broker": Broker(username="a\nb")},
         {"priority": "high"},
         {"priority": 1 << 80},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_values_that_cannot_be_stored_are_refused_whole(jobs: Jobs, journal: Journal, wrong: dict[str, object]) -> None:
-    with pytest.raises((InvalidValue, TypeError)):
+    with pytest.raises((InvalidValue, InvalidName, TypeError)):
         register(jobs, **wrong)  # type: ignore[arg-type]
     assert jobs.list_jobs() == []
     assert journal.tail(10)[0] == []
@@ -281,6 +289,16 @@ def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.
     picked = waiter.got()
     assert picked is not None
     assert picked.job_id == job.job_id
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_worker_hears_that_its_job_was_put_back_whatever_was_shown(jobs: Jobs, journal: Journal, shown: bool) -> None:
+    register(jobs)
+    job = jobs.pick_pending(LABEL)
+    assert job is not None
+    with journal._store.listen([job_topic(job.job_id)]) as ears:
+        jobs.requeue(job.job_id, token=job.token if shown else None)
+        assert ears.wait(0).notified
 
 
 def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

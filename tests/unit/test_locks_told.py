@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,21 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks import statistics as statistics_
 from holdfast.primitives.locks.picture import Alive
-from holdfast.primitives.locks.statistics import OTHERS
+from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, Counting
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_locks import STORES, Failing, Machine, Waiter, Watches, World, lock_database, watches, world_of
+from tests.unit.test_locks import (
+    PATIENCE_S,
+    STORES,
+    Failing,
+    Machine,
+    Waiter,
+    Watches,
+    World,
+    lock_database,
+    watches,
+    world_of,
+)
 
 __all__ = ["lock_database", "watches"]
 
@@ -273,6 +285,37 @@ def test_what_went_wrong_is_counted(world: World, locks: Locks, watches: Watches
     assert (found["d"].timeouts, sum(found["d"].wait_counts), found["d"].waits) == (1, 1, 0)
     assert found["b"].kicks == 1
     assert found["c"].deaths == 1
+
+
+def test_what_another_thread_is_just_adding_is_told_too(timed: World) -> None:
+    """The background adds what was counted now and then, and whoever asks at that moment must not miss it."""
+    adding, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def transact(self, *arguments: Any, **more: Any) -> Any:
+            adding.set()
+            assert go_on.wait(PATIENCE_S)
+            return timed.store.transact(*arguments, **more)
+
+    counting = Counting(Slow())  # type: ignore[arg-type]
+    counting.granted(["a"])
+    background = threading.Thread(target=counting.add_up)
+    background.start()
+    assert adding.wait(PATIENCE_S)
+    seen: list[int] = []
+
+    def ask() -> None:
+        counting.add_up()
+        seen.append(timed.store.read(lambda tx: tx.count(LOCK_STATISTICS), scope=[LOCK_STATISTICS]))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    # One that does not wait is through long before.
+    asking.join(0.2)
+    go_on.set()
+    background.join(PATIENCE_S)
+    asking.join(PATIENCE_S)
+    assert seen == [1]
 
 
 def test_leases_that_ran_out_are_counted(timed: World) -> None:

@@ -65,6 +65,8 @@ def questions(draw: st.DrawFn) -> tuple[list[Parts], Parts, Parts | None, Parts 
 
 
 @given(questions())
+@example(([("a", "x"), ("b", "y")], ("a",), ("w",), None))
+@example(([("a", "x"), ("b", "y")], ("b",), None, ("z",)))
 def test_a_span_holds_what_the_oracle_finds(question: tuple[list[Parts], Parts, Parts | None, Parts | None]) -> None:
     rows, match, start, stop = question
     low, high = span(match, start, stop)

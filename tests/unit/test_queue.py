@@ -271,6 +271,25 @@ def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:
     made.store.close()
 
 
+def test_a_damaged_request_does_not_keep_the_slot_for_ever(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "queue.sqlite"
+    made = Made(SqliteStore(path, boot_id="boot-1"), ManualClock())
+    first, second = made.accept("1"), made.accept("2")
+    assert made.queue.claim() is not None
+    with sqlite3.connect(path) as raw:
+        raw.execute(f"UPDATE s_{REQUESTS.name} SET value = ? WHERE key = ?", (b"{", f"gpu/{first.request_id}"))
+    raw.close()
+    assert made.queue.claim() is None
+    said = dict.fromkeys(Receipt, "gone")
+    assert made.queue.change(lambda _, line: line.abandon_running(code="gone", detail=said)) == []
+    claimed = made.queue.claim()
+    assert claimed is not None and claimed.request_id == second.request_id
+    assert made.queue.head().running == 1
+    made.store.close()
+
+
 def test_every_change_wakes_who_waits_for_the_queue(made: Made) -> None:
     """Not by the look that a sleeper takes now and then anyway: by a notice."""
     with made.store.listen([topic_of("gpu")]) as ears:

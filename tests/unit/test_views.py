@@ -189,6 +189,7 @@ def test_a_job_offers_what_may_be_done_with_it(hf: Holdfast, status: JobStatus |
         job = hf.jobs.update_status(job.job_id, status, token=job.token)
     picture = job_picture(job, hf.job_events, hf.processes, embedded=True)
     assert [deed.verb for deed in picture.why.deeds] == verbs
+    assert [deed.token for deed in picture.why.deeds if deed.verb == "requeue_job"] == [job.token] * verbs.count("requeue_job")
 
 
 def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None:

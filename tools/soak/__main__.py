@@ -1,6 +1,7 @@
 """`make soak`: the command line of the soak."""
 
 import argparse
+import contextlib
 import os
 import random
 import sys
@@ -8,14 +9,26 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.soak.supervisor import Outcome, Plan, Supervisor
+from tools.soak.outcome import Outcome, Plan
+from tools.soak.supervisor import Supervisor
+
+_SETTINGS = """
+[journal]
+keep_entries = 100_000_000
+
+[jobs]
+keep_finished = 100_000_000
+"""
+"""In the end everything is asked for that was ever told or registered, so none of it may be dropped."""
 
 
 def soaked(plan: Plan) -> Outcome:
     """Run one soak in a folder of its own, which is kept when something was wrong."""
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-soak-{plan.store}-"))
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
-    outcome = Supervisor(plan, folder).run()
+    (folder / "holdfast.toml").write_text(_SETTINGS)
+    with contextlib.chdir(folder):
+        outcome = Supervisor(plan, folder).run()
     if outcome.violations:
         print(f"what it left is in {folder}", flush=True)
     else:
@@ -32,11 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--store", choices=["sqlite", "postgres"], action="append", help="both unless told")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two blows, on average")
     parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
+    parser.add_argument("--part", action="append", default=[], help="these parts alone; all unless told")
+    parser.add_argument("--plant", default="", help="a fault of tools/soak/faults.py, which must be found")
     chosen = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
     failed = False
     for store in chosen.store or ["sqlite", "postgres"]:
-        outcome = soaked(Plan(store, chosen.minutes * 60, seed, chosen.pause, chosen.share))
+        parts = tuple(chosen.part)
+        outcome = soaked(Plan(store, chosen.minutes * 60, seed, chosen.pause, chosen.share, parts, chosen.plant))
         print(outcome, flush=True)
         failed = failed or bool(outcome.violations)
     return 1 if failed else 0

@@ -22,10 +22,34 @@ RUN, DRAIN = 1, 2
 _CELL = struct.Struct("<q")
 
 
+NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+"""Of the dozens: as the soak was begun."""
+
+
+def settle() -> None:
+    """In a new process: end with the one that began it, and be no more urgent than dozens of others."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+
+
+def settle_first() -> None:
+    """The same, for one that the dozens wait for, or that strikes them: it must not stand in line behind each of them to begin.
+    Without the right to that it does."""
+    settle()
+    hurry()
+
+
+def hurry() -> None:
+    """Be more urgent than the dozens, where that is allowed."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS - 10)
+
+
 class Board:
     """Memory that all processes of a soak share: the phase, and a row of counts for each slot."""
 
-    COUNTS = ("operations", "recoveries", "fenced", "refused", "unsure")
+    COUNTS = ("operations", "recoveries", "kills", "restarts", "fenced", "refused", "unsure")
+    """`kills` and `restarts` are those of programs that a process has begun itself."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, (1 + slots * len(self.COUNTS)) * _CELL.size)
@@ -72,9 +96,8 @@ class Child:
 
     def begin(self) -> None:
         """In the new process, before anything else."""
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        settle()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
         errors = os.open(self.folder / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(errors, 2)
         os.close(errors)

@@ -138,6 +138,9 @@ def _leases(folder: Path) -> Iterator[str]:
 
 def _gateway(folder: Path) -> Iterator[str]:
     """What was accepted is there and ends; nothing was delivered twice."""
+    if not (folder / "gateways").exists():
+        # A soak of parts that need none.
+        return
     client = GatewayClient(AGENT, root=folder / "gateways" / "default" / AGENT)
     accepted = {str(one["request"]): one["prompt"] for one in told(folder, "accepted")}
     for request_id in list(accepted)[-3:]:

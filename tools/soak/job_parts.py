@@ -17,7 +17,7 @@ def producer(child: Child, hf: Holdfast) -> bool:
     if child.draining:
         return False
     label = child.draw.choice(LABELS)
-    if len(hf.jobs.list_jobs(status="pending", agent_session=label, limit=_PENDING_MAX)) >= _PENDING_MAX:
+    if full(hf, label):
         child.pause(0.5)
         return True
     number = child.board.of(child.slot, "operations")
@@ -37,9 +37,8 @@ def worker(child: Child, hf: Holdfast) -> bool:
     _put_back_unheard(hf, me)
     job = hf.jobs.pick_pending(label, wait_s=0.0 if child.draining else 0.3, holder=me)
     if job is None:
-        left = hf.jobs.list_jobs(status="pending", limit=1) or hf.jobs.list_jobs(status="running", limit=1)
         child.pause(0.1)
-        return bool(left) or not child.draining
+        return left(hf) or not child.draining
     while job is not None and job.token is not None:
         with child.witness(f"job-{job.job_id}", token=job.token) as alone:
             if not alone:
@@ -50,6 +49,16 @@ def worker(child: Child, hf: Holdfast) -> bool:
         job = _ended(child, hf, job.job_id, job.token)
         child.did()
     return True
+
+
+def full(hf: Holdfast, label: str) -> bool:
+    """Are there as many to be worked off as there should be?"""
+    return len(hf.jobs.list_jobs(status="pending", agent_session=label, limit=_PENDING_MAX)) >= _PENDING_MAX
+
+
+def left(hf: Holdfast) -> bool:
+    """Is there anything to be worked off, or worked on?"""
+    return bool(hf.jobs.list_jobs(status="pending", limit=1) or hf.jobs.list_jobs(status="running", limit=1))
 
 
 def _put_back_unheard(hf: Holdfast, me: Holder) -> None:

@@ -1,13 +1,23 @@
 """Which parts there are, and how many processes play each."""
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 import holdfast
 from holdfast.app import Holdfast
-from tools.soak import agent_parts, flow_parts, gateway_parts, job_parts, journal_parts, lock_parts, network_parts
+from tools.soak import (
+    agent_parts,
+    flow_parts,
+    gateway_parts,
+    job_parts,
+    journal_parts,
+    lock_parts,
+    mcp_parts,
+    network_parts,
+    server_parts,
+)
 from tools.soak.child import Child
 
 Play = Callable[[Child, Holdfast], bool]
@@ -15,12 +25,12 @@ Play = Callable[[Child, Holdfast], bool]
 
 
 class Part(NamedTuple):
-    """A part, and by how many it is played. A watcher is never killed."""
+    """A part, and by how many it is played. `struck`: how often one is, compared with others."""
 
     name: str
     play: Play
     number: int
-    mortal: bool = True
+    struck: float = 1.0
 
 
 PARTS = [
@@ -36,8 +46,11 @@ PARTS = [
     Part("workflow", flow_parts.workflow, 3),
     Part("swapper", flow_parts.swapper, 2),
     Part("client", gateway_parts.client, 2),
+    Part("caller", server_parts.caller, 3),
+    Part("fetcher", server_parts.fetcher, 2),
+    Part("mcp", mcp_parts.mcp, 2, struck=0.3),
     Part("follower", journal_parts.follower, 2),
-    Part("watcher", journal_parts.watcher, 1, mortal=False),
+    Part("watcher", journal_parts.watcher, 1, struck=0.0),
 ]
 
 
@@ -49,10 +62,11 @@ def load() -> None:
             import_module(module.name)
 
 
-def cast(share: float) -> list[tuple[Part, str]]:
-    """Every slot with its name; `share` of each part, and at least one."""
+def cast(share: float, named: Sequence[str] = ()) -> list[tuple[Part, str]]:
+    """Every slot with its name; `share` of each part, and at least one. Of those parts alone that are named, if any is."""
     return [
         (part, f"{part.name}{number}")
         for part in PARTS
-        for number in range(max(round(part.number * share), 1) if part.mortal else 1)
+        if part.name in named or not named
+        for number in range(max(round(part.number * share), 1) if part.struck else 1)
     ]

@@ -1,118 +1,22 @@
 """Begins the processes of a soak, kills them by a seeded plan, and lets them run dry."""
 
-import contextlib
-import os
 import random
 import signal
 import time
-import traceback
 from pathlib import Path
-from typing import NamedTuple
 
-from holdfast.kernel.errors import Unavailable
-from tools.soak.child import DRAIN, Board, Child, told
-from tools.soak.parts import Part, cast, load
+from tools.soak.child import DRAIN, Board, Child, hurry, told
+from tools.soak.outcome import Outcome, Plan, Tally
+from tools.soak.parts import cast, load
 from tools.soak.programs import Program, programs
+from tools.soak.slot import Slot
 
 _DRAIN_S = 120.0
-
-
-class Plan(NamedTuple):
-    """What a soak is to be."""
-
-    store: str
-    seconds: float
-    seed: int
-    pause_s: float = 0.2
-    """Between two blows, on average."""
-    share: float = 1.0
-    """Of the processes of each part."""
-
-
-class Outcome(NamedTuple):
-    """What a soak came to."""
-
-    store: str
-    seed: int
-    seconds: float
-    processes: int
-    operations: int
-    kills: int
-    stops: int
-    restarts: int
-    recoveries: int
-    fenced: int
-    violations: list[str]
-
-    def __str__(self) -> str:
-        head = (
-            f"{self.store} seed={self.seed} seconds={self.seconds:.0f} processes={self.processes}: "
-            f"operations={self.operations} kills={self.kills} stops={self.stops} restarts={self.restarts} "
-            f"recoveries={self.recoveries} fenced={self.fenced} violations={len(self.violations)}"
-        )
-        return "\n".join([head, *self.violations[:20]])
-
-
-class Slot:
-    """A place in the cast, filled by one process after the other."""
-
-    def __init__(self, number: int, part: Part, name: str) -> None:
-        self.number = number
-        self.part = part
-        self.name = name
-        self.life = 0
-        self.pid = 0
-        self.stopped = False
-        self.killed = False
-
-    def begin(self, plan: Plan, url: str, folder: Path, board: Board) -> None:
-        """Fork: everything is loaded already, and nothing is open yet."""
-        child = Child(url, folder, board, self.number, self.name, self.life, plan.seed)
-        self.killed = self.stopped = False
-        self.pid = os.fork()
-        if not self.pid:
-            _live(child, self.part)
-        self.life += 1
-
-    def kill(self) -> None:
-        """It is dead in a moment; on a busy machine that takes time, and others can be struck meanwhile."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.killed = True
-
-    def end(self, how: int = signal.SIGKILL) -> None:
-        os.kill(self.pid, how)
-        os.waitpid(self.pid, 0)
-        self.pid, self.stopped = 0, False
-
-    def ended(self) -> int | None:
-        """Its exit status if it ended by itself; None while it lives."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        if not pid:
-            return None
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
-
-
-def _live(child: Child, part: Part) -> None:
-    """The whole life of a child. Never returns."""
-    status = 1
-    try:
-        child.begin()
-        hf = child.connect()
-        while True:
-            try:
-                if not part.play(child, hf):
-                    break
-            except Unavailable:
-                # A restarted database, or one too busy: whoever hears it tries again.
-                child.count("unsure")
-                child.pause(0.2)
-        hf.close()
-        status = 0
-    except BaseException:
-        child.wrong(f"it failed: {traceback.format_exc()[-1500:]}")
-    finally:
-        os._exit(status)
+_BEHIND_S = 1.0
+_BESIDE = 0.04
+"""The share of the blows that meet the programs beside."""
+_STOPPED = 0.1
+"""The share of the others by which a process is stopped for a while, and not killed."""
 
 
 class Supervisor:
@@ -123,25 +27,27 @@ class Supervisor:
         self._folder = folder
         (folder / "witnesses").mkdir()
         load()
-        self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share))]
+        self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share, plan.parts))]
         self._board = Board(len(self._slots))
         self._draw = random.Random(plan.seed)
-        self._kills = self._stops = self._restarts = 0
-        # The one who strikes must not wait in line behind dozens of processes; without the right to it, it does.
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, -10)
+        self._tally = Tally()
+        self._continues: list[tuple[float, Slot | Program]] = []
+        hurry()
 
     def run(self) -> Outcome:
         """Begin, strike, run dry, look."""
         from tools.soak.ending import look
 
-        with programs(self._plan.store, self._folder) as (url, beside):
+        with programs(self._plan, self._folder) as (url, beside):
+            self._plant()
+            for one in [*self._slots, *beside]:
+                self._tally.add(one.kind, "processes")
             try:
                 for slot in self._slots:
                     slot.begin(self._plan, url, self._folder, self._board)
                 self._strike(url, beside)
                 self._revive(url, beside)
-                self._run_dry()
+                self._run_dry(beside)
             finally:
                 for slot in self._slots:
                     if slot.pid:
@@ -151,66 +57,109 @@ class Supervisor:
                     self._wrong(what)
         return self._outcome()
 
-    def _strike(self, url: str, beside: list[Program]) -> None:
-        end_s = time.monotonic() + self._plan.seconds
-        continues: list[tuple[float, Slot]] = []
-        while time.monotonic() < end_s and not self._violations():
-            time.sleep(self._draw.expovariate(1 / self._plan.pause_s))
-            for at_s, slot in [one for one in continues if one[0] <= time.monotonic()]:
-                continues.remove((at_s, slot))
-                self._continue(slot)
-            self._look_after(url)
-            drawn = self._draw.random()
-            if drawn < 0.02:
-                program = self._draw.choice(beside)
-                program.down()
-                time.sleep(self._draw.uniform(0.0, 0.5))
-                program.up()
-                self._kills += 1
-                self._restarts += 1
-                continue
-            slot = self._draw.choice([one for one in self._slots if one.part.mortal])
-            if slot.killed:
-                continue
-            if drawn < 0.12 and not slot.stopped:
-                os.kill(slot.pid, signal.SIGSTOP)
-                slot.stopped = True
-                self._stops += 1
-                continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), slot))
-            else:
-                # A stopped one too: that is how a machine's out-of-memory killer finds them.
-                continues = [one for one in continues if one[1] is not slot]
-                slot.kill()
-                self._kills += 1
-        for _, slot in continues:
-            self._continue(slot)
+    def _plant(self) -> None:
+        """A fault, into this process and so into each that is forked off it. Commands beside plant it themselves."""
+        if self._plan.plant:
+            from tools.soak.faults import plant
 
-    def _continue(self, slot: Slot) -> None:
-        if slot.stopped and not slot.killed:
-            os.kill(slot.pid, signal.SIGCONT)
-            slot.stopped = False
+            plant(self._plan.plant, random.Random(self._plan.seed))
+
+    def _strike(self, url: str, beside: list[Program]) -> None:
+        """Until the time is over. Each program beside is killed once at least, however short it is."""
+        began_s = time.monotonic()
+        turns = self._draw.sample(beside, len(beside))
+        due = [(self._plan.seconds * (at + 1) / (len(turns) + 1), program) for at, program in enumerate(turns)]
+        next_s = 0.0
+        while (passed_s := time.monotonic() - began_s) < self._plan.seconds and not self._violations():
+            # What a blow takes is not waited for twice, as long as that is not much.
+            next_s = max(next_s + self._draw.expovariate(1 / self._plan.pause_s), passed_s - _BEHIND_S)
+            time.sleep(max(next_s - passed_s, 0.0))
+            self._continue()
+            self._look_after(url)
+            self._tend(beside)
+            if due and due[0][0] <= passed_s:
+                self._strike_program(due.pop(0)[1], "kills")
+            elif beside and self._draw.random() < _BESIDE:
+                self._strike_program(self._draw.choice(beside), self._draw.choice(["kills", "kills", "ends", "stops"]))
+            else:
+                self._strike_slot(*self._draw.choices(self._slots, [one.part.struck for one in self._slots]))
+        for _, program in [] if self._violations() else due:
+            self._strike_program(program, "kills")
+        self._continue(all_of_them=True)
+
+    def _strike_slot(self, slot: Slot) -> None:
+        if slot.killed:
+            return
+        if self._draw.random() < _STOPPED and not slot.stopped:
+            slot.stop()
+            self._tally.add(slot.kind, "stops")
+            self._continue_later(slot)
+        else:
+            # A stopped one too: that is how a machine's out-of-memory killer finds them.
+            slot.kill()
+
+    def _strike_program(self, program: Program, how: str) -> None:
+        """Kill it, also while it still starts or is stopped; what serves may be stopped or ended too. It comes up again when it
+        is tended."""
+        if how == "kills" or program.stopped or not program.serves:
+            if program.kill():
+                self._tally.add(program.kind, "kills")
+        elif how == "stops":
+            program.stop()
+            self._tally.add(program.kind, "stops")
+            self._continue_later(program)
+        else:
+            program.end()
+
+    def _continue_later(self, one: Slot | Program) -> None:
+        self._continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), one))
+
+    def _continue(self, *, all_of_them: bool = False) -> None:
+        """Let those go on whose time has come, unless they were killed meanwhile."""
+        now_s = time.monotonic()
+        due = [one for one in self._continues if all_of_them or one[0] <= now_s]
+        self._continues = [one for one in self._continues if one not in due]
+        for _, stopped in due:
+            if stopped.stopped:
+                stopped.go_on()
 
     def _look_after(self, url: str) -> None:
         """Put others in the place of the dead. Nobody ends by itself while the soak goes on."""
         for slot in self._slots:
             if (status := slot.ended()) is not None:
-                if not slot.killed:
+                if slot.killed and status == -signal.SIGKILL:
+                    self._tally.add(slot.kind, "kills")
+                else:
                     self._wrong(f"{slot.name} ended by itself with {status}")
                 slot.begin(self._plan, url, self._folder, self._board)
+                self._tally.add(slot.kind, "restarts")
+
+    def _tend(self, beside: list[Program]) -> None:
+        for program in beside:
+            try:
+                for what in program.tend():
+                    self._tally.add(program.kind, what)
+            except RuntimeError as error:
+                self._wrong(str(error))
 
     def _revive(self, url: str, beside: list[Program]) -> None:
         """Whoever was struck last has a successor too: what it left is everybody's to clear."""
-        for program in beside:
-            program.ready()
-        while any(slot.killed for slot in self._slots):
+        while not self._violations():
+            self._tend(beside)
             self._look_after(url)
+            if all(one.serves for one in beside) and not any(slot.killed for slot in self._slots):
+                return
             time.sleep(0.02)
 
-    def _run_dry(self) -> None:
+    def _run_dry(self, beside: list[Program]) -> None:
         """Begin nothing new, and wait until everybody has done what there was to do."""
         self._board.phase = DRAIN
         end_s = time.monotonic() + _DRAIN_S
         while (left := [slot for slot in self._slots if slot.pid]) and time.monotonic() < end_s:
+            if self._plan.plant and self._violations():
+                # What was planted is found, and may leave things that nobody comes to an end with.
+                return
+            self._tend(beside)
             for slot in left:
                 if (status := slot.ended()) not in (None, 0):
                     self._wrong(f"{slot.name} ended with {status}")
@@ -226,17 +175,8 @@ class Supervisor:
         return [f"{one['by']}: {one['what']}" for one in told(self._folder, "violations")]
 
     def _outcome(self) -> Outcome:
-        plan, board = self._plan, self._board
-        return Outcome(
-            plan.store,
-            plan.seed,
-            plan.seconds,
-            len(self._slots),
-            board.total("operations"),
-            self._kills,
-            self._stops,
-            self._restarts,
-            board.total("recoveries"),
-            board.total("fenced"),
-            self._violations(),
-        )
+        for slot in self._slots:
+            for what in ("operations", "recoveries", "kills", "restarts"):
+                self._tally.add(slot.kind, what, self._board.of(slot.number, what))
+        fenced, unsure = self._board.total("fenced"), self._board.total("unsure")
+        return Outcome(self._plan, self._tally, fenced, unsure, self._violations())

@@ -2,13 +2,14 @@
 
 It gets the prompt on its standard input or as its last argument, never through a shell, and runs in a process group of its own.
 What it prints is the answer. An interrupt is SIGINT, then SIGTERM, then SIGKILL, to the whole group.
+
+It begins only when its process is noted: there is no moment at which a gateway that is killed leaves a program at work that the
+next one does not know of.
 """
 
 import contextlib
 import hashlib
-import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -18,10 +19,12 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.access import make_folder, open_file
+from holdfast.adapters.held_program import HeldProgram
+from holdfast.adapters.process_note import ProcessNote, ended_within, signal_group
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 from holdfast.kernel.limits import ANSWER_CHARS_MAX
 
@@ -53,8 +56,7 @@ class CommandAgent:
         if not spec.argv:
             raise InvalidValue("there is no command: give the program behind --", field="argv")
         self._spec = spec
-        self._note = note
-        self._processes = processes
+        self._note = ProcessNote(note, processes)
         self._mutex = threading.Lock()
         self._run: _Run | None = None
         self._signals: list[tuple[float, int]] = []
@@ -64,8 +66,9 @@ class CommandAgent:
     def inspect(self) -> Sighting:
         if not self._begun:
             # With the first look and not before: by then this process is the one that serves.
+            if (left := self._note.end_named()) is not None:
+                return Sighting(None, detail=f"pid {left}, which an earlier gateway began, does not end: end it by hand")
             self._begun = True
-            self._end_leftover()
         program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
         if program is None:
             return Sighting(None, detail=f"there is no program {self._spec.argv[0]}: install it, or give its path")
@@ -86,16 +89,19 @@ class CommandAgent:
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - what is started here is that instance
         argv = list(self._spec.argv)
-        with tempfile.TemporaryFile() as given:
-            if self._spec.prompt_as == "argument":
-                argv.append(prompt)
-            else:
-                given.write(prompt.encode())
-                given.seek(0)
-            run = self._started(argv, given)
+        try:
+            with tempfile.TemporaryFile() as given:
+                if self._spec.prompt_as == "argument":
+                    argv.append(prompt)
+                else:
+                    given.write(prompt.encode())
+                    given.seek(0)
+                run = self._started(argv, given)
+        except (OSError, ValueError, NotFound) as error:
+            # Until it is let begin nothing has happened, also where the disk is full or there are too many processes.
+            raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
         with self._mutex:
             self._run, self._signals, self._ending = run, [], False
-        self._write_note(run.process.pid)
         return Delivery(run)
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
@@ -105,12 +111,10 @@ class CommandAgent:
             status = run.process.wait()
             return _answer(run, status, why)
         finally:
-            with self._mutex:
-                self._run = None
             os.close(run.pidfd)
             run.output.close()
             run.errors.close()
-            self._note.unlink(missing_ok=True)
+            self._note.remove()
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - only what runs here is meant
         with self._mutex:
@@ -122,39 +126,41 @@ class CommandAgent:
     def close(self) -> None:
         with self._mutex:
             if self._run is not None:
-                _signal_group(self._run.process.pid, signal.SIGKILL)
+                signal_group(self._run.process.pid, signal.SIGKILL)
 
     def _started(self, argv: list[str], given: IO[bytes]) -> _Run:
-        output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they outlive this call
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=given,
-                stdout=output,
-                stderr=errors,
-                cwd=self._spec.working_directory,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            output.close()
-            errors.close()
-            raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
-        return _Run(process, os.pidfd_open(process.pid), output, errors, time.monotonic())
+        with contextlib.ExitStack() as undone:
+            output = undone.enter_context(tempfile.TemporaryFile())
+            errors = undone.enter_context(tempfile.TemporaryFile())
+            held = HeldProgram(argv, stdin=given, stdout=output, stderr=errors, cwd=self._spec.working_directory)
+            undone.callback(self._note.remove)
+            undone.callback(held.drop)
+            pidfd = os.pidfd_open(held.process.pid)
+            undone.callback(os.close, pidfd)
+            faults.reach("command.started")
+            self._note.write(held.process.pid)
+            faults.reach("command.noted")
+            held.begin()
+            undone.pop_all()
+        faults.reach("command.begun")
+        return _Run(held.process, pidfd, output, errors, time.monotonic())
 
     def _watched(self, run: _Run, stop: threading.Event) -> str:
         """Until the program has ended; why it was ended, if it was."""
         why = ""
-        while not select.select([run.pidfd], [], [], _TICK_S)[0]:
+        while not ended_within(run.pidfd, _TICK_S):
             with self._mutex:
                 now_s = time.monotonic()
                 if not why and (why := self._too_much(run, now_s, stop)):
                     self._end_group(signal.SIGTERM, signal.SIGKILL)
                 while self._signals and self._signals[0][0] <= now_s:
-                    _signal_group(run.process.pid, self._signals.pop(0)[1])
+                    signal_group(run.process.pid, self._signals.pop(0)[1])
         with self._mutex:
             if self._ending:
                 # What it has begun may have ignored what ended it. Its number is not given to another before `wait`.
-                _signal_group(run.process.pid, signal.SIGKILL)
+                signal_group(run.process.pid, signal.SIGKILL)
+            # From here on an interrupt finds nothing to stop, and signals no number that may be another's by then.
+            self._run = None
         return why
 
     def _too_much(self, run: _Run, now_s: float, stop: threading.Event) -> str:
@@ -162,7 +168,7 @@ class CommandAgent:
             return "stopped"
         if now_s - run.begun_s > self._spec.answer_timeout_s:
             return f"it did not end within {self._spec.answer_timeout_s:g} s"
-        if os.fstat(run.output.fileno()).st_size > _OUTPUT_BYTES_MAX:
+        if any(os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX for file in (run.output, run.errors)):
             return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
         return ""
 
@@ -171,34 +177,8 @@ class CommandAgent:
         assert self._run is not None
         now_s = time.monotonic()
         self._ending = True
-        _signal_group(self._run.process.pid, signals[0])
+        signal_group(self._run.process.pid, signals[0])
         self._signals = [(now_s + _ESCALATE_S * step, number) for step, number in enumerate(signals[1:], start=1)]
-
-    def _write_note(self, pid: int) -> None:
-        with contextlib.suppress(NotFound):
-            holder = self._processes.of(pid)
-            words = json.dumps({"pid": pid, "start_ticks": holder.start_ticks, "boot_id": holder.boot_id})
-            make_folder(self._note.parent)
-            with open(open_file(self._note, os.O_WRONLY | os.O_TRUNC), "w") as file:
-                file.write(words)
-
-    def _end_leftover(self) -> None:
-        """End what a killed gateway left running: one agent must not work on two prompts."""
-        try:
-            said = json.loads(self._note.read_text())
-            seen = self._processes.sight(int(said["pid"]))
-            same = seen is not None and seen.start_ticks == said["start_ticks"]
-            if same and said["boot_id"] == self._processes.boot_id():
-                _signal_group(int(said["pid"]), signal.SIGKILL)
-        except (OSError, ValueError, KeyError, TypeError):
-            # No note, or half of one: its writer was killed before it had begun anything.
-            pass
-        self._note.unlink(missing_ok=True)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
 
 
 def _answer(run: _Run, status: int, why: str) -> Answer:

@@ -1,10 +1,13 @@
-"""Replacing a file so that it is whole after a power loss: the old content or the new, never part of either."""
+"""Files that are never seen in part: replaced so that they are whole after a power loss, or made where there is none."""
 
 import contextlib
 import os
+import secrets
 import tempfile
 
-from holdfast.access import Access, dress
+from holdfast.access import PRIVATE, Access, dress
+
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def atomic_durable_write(
@@ -33,6 +36,24 @@ def atomic_durable_write(
         os.unlink(temporary)
         raise
     sync_folder(folder)
+
+
+def make_whole(path: str | os.PathLike[str], data: bytes, *, access: Access = PRIVATE, folder_fd: int | None = None) -> None:
+    """Make a file that is whole from the first moment on, where there is none; of several who do it at once, one does.
+
+    By a draft beside it that is linked to its name. A path without a folder may be one in `folder_fd`. Raises FileExistsError
+    when there is something already, also a link to nothing, and OSError. Not promised: that it survives a power loss.
+    """
+    target = os.fspath(path)
+    draft = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.draft")
+    fd = os.open(draft, _DRAFT, 0o600, dir_fd=folder_fd)
+    try:
+        with open(fd, "wb") as file:
+            dress(fd, access)
+            file.write(data)
+        os.link(draft, target, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+    finally:
+        os.unlink(draft, dir_fd=folder_fd)
 
 
 def sync_folder(folder: str) -> None:

@@ -102,13 +102,18 @@ class GatewayFolder:
         return _read(self.state_path, Status)
 
     def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
-        """Add lines to the events; when they are too many, the older ones move to `events.jsonl.1`."""
+        """Add lines to the events, all or none; when they are too many, the older ones move to `events.jsonl.1`.
+
+        Raises OSError.
+        """
         with contextlib.suppress(FileNotFoundError):
             if self.events.stat().st_size > bytes_max:
                 os.replace(self.events, self.root / "events.jsonl.1")
         fd = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with open(fd, "ab") as file:
-            file.write(b"".join(line + b"\n" for line in lines))
+        try:
+            _append_all(fd, b"".join(line + b"\n" for line in lines))
+        finally:
+            os.close(fd)
 
     def last_event(self) -> dict[str, Any] | None:
         """The last whole line of the events. What was half written behind it, by a process that was killed, is cut off."""
@@ -126,6 +131,17 @@ class GatewayFolder:
             except FileNotFoundError:
                 continue
         return None
+
+
+def _append_all(fd: int, data: bytes) -> None:
+    size = os.fstat(fd).st_size
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        # The disk is full. What comes again later must not stand behind half of itself.
+        os.ftruncate(fd, size)
+        raise
 
 
 def _replace(path: Path, data: bytes) -> None:

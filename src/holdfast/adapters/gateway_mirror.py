@@ -40,9 +40,9 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name="holdfast-mirror", daemon=True)
 
     def start(self) -> None:
-        """Write what there is now, then go on in the background."""
+        """Write what there is now, if that can be, then go on in the background."""
         self._gateway.on_change = self.wake
-        self._step()
+        self._guarded(self._step)
         self._thread.start()
 
     def wake(self) -> None:

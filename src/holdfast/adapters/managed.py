@@ -35,6 +35,9 @@ class ManagedAgent:
             return Sighting(None, detail=f"its server says that it is {state['availability']}")
         identity = _dict(state.get("identity"))
         names = [state.get("tracked_agent_id"), identity.get("runtime_session_id"), identity.get("terminal_id")]
+        if not any(names):
+            # Whatever answered, it did not speak of an agent: that is no other instance of one.
+            return Sighting(None, detail=f"{self._upstream.base_url}{self._path}/state does not tell of an agent")
         phase = _dict(state.get("turn")).get("phase")
         surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(str(phase), Surface.UNKNOWN)
         return Sighting(f"managed:{self._upstream.base_url}{self._path}:{':'.join(str(n or '') for n in names)}", surface)

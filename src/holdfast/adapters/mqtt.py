@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import paho.mqtt.client as paho
 
 _KEEP_ALIVE_S = 20
+_CLOSING_S = 0.5
+"""How long a connection has to be closed in order."""
 _QOS = 1
 
 
@@ -117,13 +119,17 @@ class Subscriber:
         return taken
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. What was heard is known by now, so nobody waits here for a broker that does not answer."""
         self._closing.set()
         self._client.disconnect()
-        self._thread.join(2 * BROKER_CONNECT_S)
-        os.close(self.fd)
+        self._thread.join(_CLOSING_S)
 
     def _run(self) -> None:
+        self._listen()
+        # By the one who writes to it, who may still be connecting when `close` returns.
+        os.close(self.fd)
+
+    def _listen(self) -> None:
         """Connect until it works, then let the library keep the connection."""
         pause_s = 0.5
         while not self._closing.is_set():

@@ -52,6 +52,9 @@ class RestAgent:
             seen = self._state()
         except (NotFound, UpstreamUnavailable) as error:
             return Sighting(None, detail=error.message)
+        if not seen.get("id"):
+            # Whatever answered, it did not speak of a terminal: that is no other instance of one.
+            return Sighting(None, detail=f"{self._upstream.base_url}{self._paths['terminal']} does not tell of a terminal")
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
         status = str(seen.get("status"))
         return Sighting(

@@ -5,21 +5,20 @@ opened without following links, and the file appears whole, and only where there
 """
 
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, dress, make_folder
+from holdfast.access import PRIVATE, Access, make_folder
+from holdfast.adapters.durable_write import make_whole
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Note(Plain, frozen=True, kw_only=True):
@@ -71,7 +70,7 @@ class SignalFiles:
                 make_folder(self._folder, self._access)
             place = _opened(path)
             try:
-                _put(place, to_json(note) + b"\n", self._access)
+                make_whole(place.name, to_json(note) + b"\n", access=self._access, folder_fd=place.folder)
             finally:
                 os.close(place.folder)
         except FileExistsError:
@@ -118,19 +117,6 @@ def _opened(path: str) -> _Place:
             os.close(at)
         at = below
     return _Place(at, name)
-
-
-def _put(place: _Place, text: bytes, access: Access) -> None:
-    """Make a file that is whole from the first moment on, for whoever gives the same signal at once. Raises OSError."""
-    draft = f".{secrets.token_hex(8)}.draft"
-    fd = os.open(draft, _MAKE, 0o600, dir_fd=place.folder)
-    try:
-        with open(fd, "wb") as file:
-            dress(fd, access)
-            file.write(text)
-        os.link(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
-    finally:
-        os.unlink(draft, dir_fd=place.folder)
 
 
 def _note(path: str) -> Note | None:

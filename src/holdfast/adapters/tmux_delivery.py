@@ -20,12 +20,16 @@ from typing import NamedTuple
 
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
-from holdfast.adapters.tmux_screen import Screen, TmuxServer, silent
+from holdfast.adapters.tmux_screen import UNSENT, Screen, TmuxServer, silent
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import TmuxSpec
+from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 
+_NAME = "holdfast-"
+_PROMISED_S = 1
+"""When tmux sends that Enter by itself, well after the gateway would."""
 _SAMPLE_S = 0.1
 _GLANCE_S = 0.02
 _ECHO_S = 0.3
@@ -61,21 +65,30 @@ class TmuxAgent:
         self._processes = processes
         self._server = TmuxServer(spec.socket_name, spec.socket_path, limit_s=limit_s)
         self._stray: list[str] = []
+        self._begun = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
 
     def inspect(self) -> Sighting:
+        if not self._begun:
+            # With the first look and not before: by then this process is the one that serves.
+            self._begun = True
+            self._stray += sorted(path.name for path in self._folder.glob(f"{_NAME}*"))
+            self._clear_away()
         screen = self._look()
         if screen is None:
             return Sighting(None, detail=f"there is no tmux session {self._spec.session} with a live pane")
         self._note(screen)
-        return Sighting(self._instance(screen), Surface.READY if self._at_rest(screen) else Surface.NOT_READY)
+        ready = self._at_rest(screen) and not screen.unsent
+        return Sighting(self._instance(screen), Surface.READY if ready else Surface.NOT_READY)
 
     def check(self, prompt: str) -> None:
         """What a terminal would obey is refused for every adapter; whether the pane takes pastes is only known at delivery."""
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
         screen = self._same(instance_id)
+        if screen.unsent:
+            raise Fenced("what an earlier gateway pasted is not sent yet: nothing was delivered", outcome="none")
         plain = "\n" not in prompt and len(prompt.encode()) <= _UNBRACKETED_BYTES_MAX
         if not plain and not pastes_bracketed(self._server, self._spec.session, screen):
             raise InvalidValue(
@@ -83,9 +96,9 @@ class TmuxAgent:
                 f"lines or more than {_UNBRACKETED_BYTES_MAX} bytes would come in pieces: nothing was delivered",
                 outcome="none",
             )
-        self._paste(prompt, screen)
+        name = self._paste(prompt, screen)
         self._settle(screen)
-        self._enter(screen)
+        self._enter(screen, name)
         return Delivery(_Pasted(screen, instance_id))
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
@@ -145,43 +158,56 @@ class TmuxAgent:
             return False
         return self._ready is None or self._ready.search(screen.last_line) is not None
 
-    def _paste(self, prompt: str, screen: Screen) -> None:
+    def _paste(self, prompt: str, screen: Screen) -> str:
+        """Paste it, and return by what its Enter is known."""
         self._clear_away()
-        name = f"holdfast-{secrets.token_hex(8)}"
+        name = f"{_NAME}{secrets.token_hex(8)}"
         self._stray.append(name)
         self._load(prompt, name)
+        faults.reach("tmux.loaded")
         leave_mode = f"copy-mode -q -t {screen.pane_id} ; " if screen.in_mode else ""
+        paste = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
         try:
-            self._under_condition(screen, f"{leave_mode}paste-buffer -p -r -d -b {name} -t {screen.pane_id}")
+            self._under_condition(screen, f"{leave_mode}{paste}{_promised_enter(screen, name)}")
         except Fenced:
             self._clear_away()
             raise
+        faults.reach("tmux.pasted")
         # With the paste, the buffer is gone.
         self._stray.remove(name)
+        (self._folder / name).unlink(missing_ok=True)
+        return name
 
     def _load(self, prompt: str, name: str) -> None:
+        """Have tmux read it into a buffer. An empty file of the same name stays for as long as the buffer may be there."""
         path = self._folder / name
-        # Written by its own descriptor: 0600 whatever the umask, and never through a link.
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(prompt.encode())
         try:
+            # Written by its own descriptor: 0600 whatever the umask, and never through a link.
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(prompt.encode())
             self._server.run("load-buffer", "-b", name, str(path))
+        except OSError as error:
+            self._stray.remove(name)
+            path.unlink(missing_ok=True)
+            raise UpstreamUnavailable(f"the prompt cannot be written for tmux to read: {error}", outcome="none") from None
         except UpstreamUnavailable as error:
             if silent(error):
                 raise Fenced(f"nothing was delivered: {error.message}", outcome="none") from None
             raise
         finally:
-            path.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(path, 0)
 
     def _clear_away(self) -> None:
-        """Delete the buffers of prompts that were not pasted: nobody else should find them there."""
+        """Delete the buffers of prompts that were not pasted, also those of a gateway that was killed: nobody else should find
+        them there."""
         while self._stray:
             try:
                 self._server.run("delete-buffer", "-b", self._stray[-1])
             except UpstreamUnavailable as error:
                 if silent(error):
                     return
-            self._stray.pop()
+            (self._folder / self._stray.pop()).unlink(missing_ok=True)
 
     def _settle(self, before: Screen) -> None:
         """Until the program has shown something of what was pasted, within bounds: some take an Enter that comes at once for a
@@ -212,10 +238,11 @@ class TmuxAgent:
         if not said:
             raise Fenced("the pane is another one than before, or it was too late: nothing was delivered", outcome="none")
 
-    def _enter(self, screen: Screen) -> None:
-        """Enter behind a paste. It is never too late for that: what lies there unsent would be sent with the next prompt."""
+    def _enter(self, screen: Screen, name: str) -> None:
+        """Enter behind a paste, unless tmux has sent it already. It is never too late for that: what lies there unsent would be
+        sent with the next prompt."""
         try:
-            sent = self._run_if(_is(screen), screen, f"send-keys -t {screen.pane_id} Enter")
+            sent = self._run_if(_is(screen), screen, _enter_once(screen, name))
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(f"pasted, but Enter could not be sent: {error.message}", outcome="unknown") from None
         if not sent:
@@ -230,3 +257,26 @@ class TmuxAgent:
 def _is(screen: Screen) -> str:
     """The condition that a pane is the one on that screen."""
     return f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+
+
+def _promised_enter(screen: Screen, name: str) -> str:
+    """What has tmux send Enter by itself, some time after a paste, unless that was done: a gateway that is killed in between
+    would leave the paste lying there, and it would be sent with the next prompt. An older tmux cannot promise that."""
+    if not screen.promises:
+        return ""
+    pane = f"-t {screen.pane_id}"
+    later = f"if-shell -F {pane} '{_is(screen)}' '{_enter_once(screen, name)}' 'set-option -p -u {pane} {UNSENT}'"
+    return f" ; set-option -p {pane} {UNSENT} {name} ; run-shell -b -d {_PROMISED_S} -C {_quoted(later)}"
+
+
+def _enter_once(screen: Screen, name: str) -> str:
+    """The tmux command that sends Enter for a paste, the first time that it is run."""
+    pane = f"-t {screen.pane_id}"
+    if not screen.promises:
+        return f"send-keys {pane} Enter"
+    return f'if-shell -F {pane} "#{{==:#{{{UNSENT}}},{name}}}" "set-option -p -u {pane} {UNSENT} ; send-keys {pane} Enter"'
+
+
+def _quoted(command: str) -> str:
+    """A tmux command as one word of another."""
+    return '"' + command.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'

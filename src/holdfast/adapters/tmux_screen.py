@@ -1,14 +1,19 @@
 """A tmux server and what its panes show."""
 
+import re
 from typing import NamedTuple
 
 from holdfast.adapters.tmux_program import ask
 from holdfast.kernel.errors import Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
 
+UNSENT = "@holdfast_unsent"
+"""The option of a pane that names the paste behind which no Enter was sent yet."""
+
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
     *("pane_in_mode", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
+    *("version", UNSENT),
 )
 _FORMAT = "|".join(f"#{{{name}}}" for name in _FIELDS)
 
@@ -28,6 +33,9 @@ class Screen(NamedTuple):
     history_limit: int
     cursor_y: int
     alternate: bool
+    unsent: bool
+    promises: bool
+    """Can its tmux be told to do something later by itself?"""
     content: tuple[str, ...]
     """Its lines, with where the cursor is and how much has scrolled away: if this stays the same, nothing was written."""
 
@@ -110,5 +118,13 @@ def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
         history_limit=int(pane["history_limit"]),
         cursor_y=int(pane["cursor_y"]),
         alternate=pane["alternate_on"] == "1",
+        unsent=bool(pane[UNSENT]),
+        promises=_since_3_2(pane["version"]),
         content=(*lines, place),
     )
+
+
+def _since_3_2(version: str) -> bool:
+    """Is it tmux 3.2 or later? Those between versions are later."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is None or (int(found[1]), int(found[2])) >= (3, 2)

@@ -7,7 +7,7 @@ a lost answer and a server's own failure (5xx) mean that nobody knows.
 import ipaddress
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
@@ -22,11 +22,8 @@ class Upstream:
             import httpx
         except ImportError:
             raise InvalidValue("this adapter needs httpx: pip install 'holdfast[server]'") from None
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidValue(
-                f"{base_url.rpartition('@')[2][:100]!a} is no URL of a server: write it like http://127.0.0.1:9889", field="url"
-            )
+        parts = _parts(base_url)
+        assert parts.hostname is not None
         # Without the name and password in it: this goes into errors, the status and the journal.
         self.base_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         account = (unquote(parts.username or ""), unquote(parts.password or ""))
@@ -74,6 +71,20 @@ class Upstream:
             return answer.json()
         except ValueError:
             raise UpstreamUnavailable(f"{where}: the answer is no JSON", outcome="unknown" if changes else "none") from None
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        # Only asking for it shows that a port is none.
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise InvalidValue(
+            f"{url.rpartition('@')[2][:100]!a} is no URL of a server: write it like http://127.0.0.1:9889", field="url"
+        )
+    return parts
 
 
 def on_loopback(host: str) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.domains.agents.cleanup import REMOVED_FOR
-from holdfast.domains.jobs.reach import reach_of, was_chosen
 from holdfast.domains.workflows.change import gone
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.wording import counted
 from holdfast.places import workflow_folder
 from holdfast.primitives.journal import Lag
 from holdfast.stores.files.folders import Folders
@@ -29,17 +29,21 @@ def _locks(hf: Holdfast) -> Iterator[Finding]:
     if callable(volatile) and not volatile().exists():
         # Nobody has locked anything since this machine was started; to look would begin that file.
         return
-    dead = [status.name for status in hf.locks.list_held() if any(hold.reclaimable for hold in status.holds)]
-    if dead:
-        mend = f"nothing must be done, the next one that asks gets it; `holdfast locks explain {dead[0]}` tells more"
-        yield warn("leftovers", f"{len(dead)} locks are held by the dead, such as {dead[0]}", mend)
+    dead = [status for status in hf.locks.list_held() if any(hold.reclaimable for hold in status.holds)]
+    if passed_over := [status.name for status in dead if status.queue]:
+        held = counted(len(passed_over), "lock that others wait for is", "locks that others wait for are")
+        mend = f"look again in a moment; `holdfast locks explain {passed_over[0]}` tells more"
+        yield warn("leftovers", f"{held} still held by the dead, such as {passed_over[0]}", mend)
+    if unasked := [status.name for status in dead if not status.queue]:
+        held = counted(len(unasked), "lock is", "locks are")
+        yield ok("leftovers", f"{held} still in the name of the dead, such as {unasked[0]}: the next one that asks gets it")
 
 
 def _jobs(hf: Holdfast) -> Iterator[Finding]:
     dead = hf.jobs.abandoned()
     if dead:
         mend = "`holdfast jobs list` puts them back or ends them, and so does the next worker"
-        yield warn("leftovers", f"{len(dead)} jobs run without anybody, such as {dead[0].job_id}", mend)
+        yield warn("leftovers", f"{counted(len(dead), 'job runs', 'jobs run')} without anybody, such as {dead[0].job_id}", mend)
 
 
 def _workflows(hf: Holdfast) -> Iterator[Finding]:
@@ -49,7 +53,11 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     over = [workflow.name for workflow in sight.workflows if gone(workflow, sight.verdicts, sight.now)]
     if over:
         mend = "`holdfast workflows sweep` takes them out, and so does the next swap"
-        yield warn("leftovers", f"{len(over)} workflows are over and still registered, such as {over[0]}", mend)
+        yield warn(
+            "leftovers",
+            f"{counted(len(over), 'workflow is', 'workflows are')} over and still registered, such as {over[0]}",
+            mend,
+        )
     if sight.marker is not None and sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
         mend = "`holdfast swap reconcile` clears it, and so does the next one who looks"
         yield warn("leftovers", f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead", mend)
@@ -64,7 +72,7 @@ def _has_workflows(hf: Holdfast) -> bool:
 def _agents(hf: Holdfast) -> Iterator[Finding]:
     planned = [item for item in hf.agents.cleanup(dry_run=True).planned if item.why in REMOVED_FOR]
     if planned:
-        says = f"{len(planned)} agents left something behind, such as {planned[0].agent_id} ({planned[0].why.value})"
+        says = f"{counted(len(planned), 'agent')} left something behind, such as {planned[0].agent_id} ({planned[0].why.value})"
         yield warn("leftovers", says, "`holdfast agents cleanup` removes it; with --dry-run it says what")
 
 
@@ -74,7 +82,9 @@ def _leases(hf: Holdfast) -> Iterator[Finding]:
     dead = sum(lease["dead"] for one in shown for lease in one["leases"])
     if dead:
         mend = "`holdfast network sweep` removes them, and so does the next change of the same host"
-        yield warn("leftovers", f"{dead} leases on hosts or neighbours are of the dead", mend)
+        yield warn(
+            "leftovers", f"{counted(dead, 'lease of the dead is', 'leases of the dead are')} left on hosts or neighbours", mend
+        )
 
 
 def followers(hf: Holdfast) -> list[Finding]:
@@ -88,11 +98,10 @@ def followers(hf: Holdfast) -> list[Finding]:
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:
-    waiting = next(hf.job_events.unsent_pages(), [])
-    if any(was_chosen(reach_of(one.job.broker, os.environ), os.environ) for one in waiting):
+    if hf.job_events.sendable(os.environ):
         number = hf.job_events.unsent_count()
         mend = "`holdfast jobs publish --unsent` sends them when their broker can be reached"
-        yield warn("journal", f"{number} events of jobs wait for their broker", mend)
+        yield warn("journal", f"{counted(number, 'event of jobs waits', 'events of jobs wait')} for their broker", mend)
 
 
 def _audit_log(hf: Holdfast) -> Iterator[Finding]:
@@ -110,7 +119,7 @@ def _audit_log(hf: Holdfast) -> Iterator[Finding]:
 
 def _behind(hf: Holdfast, what: str, lag: Lag, mend: str) -> Iterator[Finding]:
     if lag.since is not None and (age_s := (hf.store.now() - lag.since).total_seconds()) > LAG_S:
-        yield warn("journal", f"{what} is {lag.entries} entries and {age_s / 60:.0f} minutes behind", mend)
+        yield warn("journal", f"{what} is {counted(lag.entries, 'entry', 'entries')} and {age_s / 60:.0f} minutes behind", mend)
 
 
 def _unwritable(folder: Path) -> str:

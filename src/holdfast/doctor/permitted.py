@@ -11,6 +11,7 @@ from holdfast.access import Access, access_for
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import store_path
 from holdfast.kernel.settings import Settings
+from holdfast.kernel.wording import counted
 from holdfast.places import gateway_root
 
 _LOOKED_AT_MAX = 2000
@@ -30,9 +31,13 @@ def permissions(settings: Settings) -> list[Finding]:
         if looked >= _LOOKED_AT_MAX:
             break
     if len(found) > _TOLD_MAX:
-        more = warn("permissions", f"{len(found) - _TOLD_MAX} more are too wide", "mend those above and look again")
+        more = warn(
+            "permissions",
+            f"{counted(len(found) - _TOLD_MAX, 'more is', 'more are')} too wide",
+            "mend those above and look again",
+        )
         return [*found[:_TOLD_MAX], more]
-    return found or [ok("permissions", f"{looked} files and folders are closed to others")]
+    return found or [ok("permissions", f"{counted(looked, 'file or folder is', 'files and folders are')} closed to others")]
 
 
 def _judged(path: Path, given: bool, access: Access) -> Finding | None:

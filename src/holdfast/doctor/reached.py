@@ -17,6 +17,7 @@ from holdfast.domains.jobs.reach import Reach, reach_of, was_chosen
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
+from holdfast.kernel.wording import counted
 from holdfast.measuring import asked_gateways
 from holdfast.places import gateway_root, server_root
 from holdfast.views.metrics.gateways import GatewayReading
@@ -47,7 +48,7 @@ def tmux(needed_by: Sequence[str]) -> list[Finding]:
         return [fail("tmux", f"tmux does not answer within {_TMUX_S:g} s", mend, "upstream_unavailable")]
     said = asked.stderr.strip().lower()
     if asked.returncode == 0:
-        return [ok("tmux", f"it answers, with {len(asked.stdout.splitlines())} tmux sessions")]
+        return [ok("tmux", f"it answers, with {counted(len(asked.stdout.splitlines()), 'tmux session')}")]
     if any(words in said for words in _NO_SERVER):
         return [ok("tmux", "installed; no tmux session runs")]
     mend = f"try `{program} list-sessions` yourself: the socket may be another user's"
@@ -111,7 +112,12 @@ def gateways(hf: Holdfast) -> list[Finding]:
     if found:
         return found
     up = sum(reading.up for reading in readings)
-    return [ok("gateways", f"{up} answer" + (f", {len(names) - up} are stopped with nothing to do" if len(names) > up else ""))]
+    stopped = f", {counted(len(names) - up, 'is', 'are')} stopped with nothing to do" if len(names) > up else ""
+    return [ok("gateways", counted(up, "answers", "answer") + stopped)]
+
+
+def _waiting(number: int) -> str:
+    return counted(number, "request waits", "requests wait")
 
 
 def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
@@ -121,7 +127,7 @@ def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
         if status.request_admission == "blocked_reconciliation":
             epoch = status.managed_agent_instance_epoch
             mend = f"holdfast gateway requests {agent}, then holdfast gateway reconcile {agent} replay|discard --epoch {epoch}"
-            return warn("gateways", f"{agent} was replaced, and {status.queue_depth} requests wait for a decision", mend)
+            return warn("gateways", f"{agent} was replaced, and {_waiting(status.queue_depth)} for a decision", mend)
         if status.request_admission == "blocked_unavailable":
             return warn("gateways", f"the gateway of {agent} does not find it: {status.detail}", f"start {agent} again")
         return None
@@ -131,7 +137,7 @@ def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
         mend = f"continue it if it is stopped (kill -CONT {alive}), or end it and start it again: {serve}"
         return fail("gateways", says, mend, "unavailable")
     if status is not None and status.queue_depth:
-        says = f"the gateway of {agent} is gone, and {status.queue_depth} requests wait"
+        says = f"the gateway of {agent} is gone, and {_waiting(status.queue_depth)}"
         return fail("gateways", says, f"start it again: {serve}", "unavailable")
     return None
 

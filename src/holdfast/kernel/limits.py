@@ -222,6 +222,9 @@ ACCEPTS_PER_COMMIT_MAX = 64
 GATEWAY_PROBE_S = 1.0
 """How long a gateway may take to say that it is there."""
 
+GATEWAY_PATIENCE_MAX_S = 30 * 24 * 3600.0
+"""Longest that an adapter can be told to wait for anything."""
+
 GATEWAY_INSPECT_EVERY_S = 1.0
 """How often a gateway looks at its agent by itself. It also looks just before each delivery."""
 
@@ -246,8 +249,9 @@ GATEWAY_WAIT_MAX_S = 25.0
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20
 """How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""
 
-HTTP_BODY_BYTES_MAX = 384 << 10
-"""Largest body of an HTTP request. The longest prompt fits, also with much of it escaped."""
+HTTP_BODY_BYTES_MAX = 832 << 10
+"""Largest body of an HTTP request. The longest prompt fits, also when a client escapes all that is not ASCII, which makes three
+bytes of one at most."""
 
 HTTP_HEADER_BYTES_MAX = 32 << 10
 """Largest head of an HTTP request."""

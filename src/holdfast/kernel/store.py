@@ -225,11 +225,12 @@ class Store(Protocol):
         """
         ...
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no one."""
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no one. A store that does not
+        answer is asked again for `timeout_s`."""
         ...
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
         """The record under a key as of now: `read` of one record, in one statement."""
         ...
 

@@ -86,14 +86,20 @@ class MemoryStore:
             self._board.notify(topic)
         return result
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+    def read(
+        self,
+        body: Callable[[ReadTx], T],
+        *,
+        scope: Scope,
+        timeout_s: float = TRANSACT_TIMEOUT_S,  # noqa: ARG002 - nobody is waited for
+    ) -> T:
         self._check_open()
         spaces = spaces_of(scope)
         same_residence(spaces)
         return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces}))
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
-        return self.read(lambda tx: tx.get(space, key), scope=[space])
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+        return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         return plain.put_new(self, space, items, timeout_s)
@@ -177,9 +183,16 @@ class _MemoryReadTx:
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
+        keys = self._indexed(space, index, *span(match, start, stop), reverse=reverse)
+        return self._rows(space, keys[:limit], damaged)
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+
+    def _indexed(self, space: Space[Any], index: str, low: bytes, high: bytes | None, *, reverse: bool = False) -> list[str]:
+        """The keys of a stretch of an index, in its order."""
         if index not in space.indexes:
             raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
-        low, high = span(match, start, stop)
         column = list(space.indexes).index(index)
         places = sorted(
             (
@@ -189,10 +202,7 @@ class _MemoryReadTx:
             ),
             reverse=reverse,
         )
-        return self._rows(space, [key for _, key in places[:limit]], damaged)
-
-    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+        return [key for _, key in places]
 
     def _shelf(self, space: Space[Any]) -> Shelf:
         if space.name not in self._names:
@@ -235,8 +245,11 @@ class _MemoryTx(_MemoryReadTx):
         return self._writable(space).pop(key, None) is not None
 
     def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        found = self.find(space, index, match, limit=1 if damaged is None else None, damaged=damaged)
-        return found[0] if found else None
+        for key in self._indexed(space, index, *span(match)):
+            # One at a time: of a long line only the first is wanted.
+            if found := self._rows(space, [key], damaged):
+                return found[0]
+        return None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         check_texts(actor, kind, subject)

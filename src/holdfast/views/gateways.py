@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.kernel.codec import Plain
+from holdfast.kernel.wording import counted
 from holdfast.views.why import Deed, Fact, Tone, Why, known
 
 Document = Mapping[str, Any]
@@ -98,7 +99,7 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
         return "idle", "never served", "there is a folder for it, and no gateway has left a word there"
     if status.get("gateway_health") != "healthy":
         depth = int(status.get("queue_depth") or 0)
-        waits = f"; {depth} accepted requests wait for the next one" if depth else ""
+        waits = f"; {counted(depth, 'accepted request waits', 'accepted requests wait')} for the next one" if depth else ""
         return ("bad" if depth else "idle"), "not attached", f"no gateway serves it now{waits}"
     if status.get("request_admission") == "blocked_reconciliation":
         return "bad", "blocked: decide", "another instance of the agent has come, and what was meant for the last one waits"
@@ -122,11 +123,10 @@ def _advice(line: GatewayLine) -> tuple[str, ...]:
 
 
 def _deeds(line: GatewayLine, waiting: int) -> tuple[Deed, ...]:
-    many = "request" if waiting == 1 else "requests"
-    replay = (
-        f"{waiting} {many} of an earlier instance are given to the new one (epoch {line.epoch}), and requests are taken again."
-    )
-    discard = f"{waiting} {many} of an earlier instance end as failed, code discarded, and requests are taken again."
+    given = counted(waiting, "request of an earlier instance is", "requests of an earlier instance are")
+    replay = f"{given} given to the new one (epoch {line.epoch}), and requests are taken again."
+    ended = counted(waiting, "request of an earlier instance ends", "requests of an earlier instance end")
+    discard = f"{ended} as failed, code discarded, and requests are taken again."
     return (
         Deed(verb="replay", subject=line.agent, label="Replay", effect=replay, epoch=line.epoch),
         Deed(verb="discard", subject=line.agent, label="Discard", effect=discard, epoch=line.epoch),

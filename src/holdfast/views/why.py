@@ -33,6 +33,8 @@ class Deed(Plain, frozen=True, kw_only=True):
     """Of a gateway: the epoch that the decision is meant for."""
     by: str | None = None
     """Of a resource: the one job that it is to be taken from, so that none suffers that has come since."""
+    token: int | None = None
+    """Of a job: the attempt that is to end, so that the next one does not."""
 
 
 class Why(Plain, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ one, or be something else: that side is the port `Debris` of the kernel, which a
 
 import enum
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from holdfast.domains.agents.owning import topic_of
 from holdfast.domains.agents.record import AGENTS, Agent
@@ -68,7 +68,7 @@ def verdict(found: Agent | Corrupt | Leftover, now: datetime, grace_s: float, go
         return Why.IN_GRACE if found.kind == "no_record" and found.age_s < grace_s else Why(found.kind)
     if found.fresh(now):
         return Why.GONE if gone is not None and gone(found) else Why.FRESH
-    return Why.EXPIRED if found.lease_expires_at + timedelta(seconds=grace_s) < now else Why.IN_GRACE
+    return Why.EXPIRED if (now - found.lease_expires_at).total_seconds() > grace_s else Why.IN_GRACE
 
 
 def clean(store: Store, journal: Journal, debris: Debris | None, *, grace_s: float, dry_run: bool, gone: Gone | None) -> Report:

@@ -32,6 +32,9 @@ from holdfast.primitives.journal import Journal
 
 P = TypeVar("P", bound=Plain)
 
+_NOT_IN_TMUX_NAMES = frozenset(".:")
+"""They would address a window or a pane of another tmux session."""
+
 
 class Agents:
     """Live agents on one store.
@@ -210,7 +213,12 @@ def _checked(draft: Draft) -> Draft:
         raise InvalidValue("gateway.state_path is not absolute: give the whole path", field="gateway.state_path")
     for field, text in _texts(msgspec.to_builtins(_valid(draft))):
         if not text.isprintable():
-            raise InvalidValue(f"{field} has control characters in it: leave them out", field=field)
+            raise InvalidValue(f"{field} has control characters in it, or is no UTF-8: leave them out", field=field)
+    if draft.terminal is not None and _NOT_IN_TMUX_NAMES & set(draft.terminal.session_name):
+        raise InvalidValue(
+            f"terminal.session_name {draft.terminal.session_name!r} cannot name a tmux session: tmux writes _ for . and :",
+            field="terminal.session_name",
+        )
     return draft
 
 
@@ -229,4 +237,6 @@ def _valid(value: P) -> P:
         return msgspec.convert(msgspec.to_builtins(value), type(value))
     except (msgspec.ValidationError, TypeError) as error:
         field = str(error).rpartition("$.")[2].rstrip("`")
-        raise InvalidValue(f"{field} cannot be published: {error}", field=field) from None
+        blank = any(path == field and not text.strip() for path, text in _texts(msgspec.to_builtins(value)))
+        why = "is blank: say what it is, or leave it out" if blank else f"cannot be published: {error}"
+        raise InvalidValue(f"{field} {why}", field=field) from None

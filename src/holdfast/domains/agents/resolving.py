@@ -14,6 +14,7 @@ from holdfast.domains.agents.record import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Ambiguous, Corrupt, NotFound
 from holdfast.kernel.store import ReadTx, Store
+from holdfast.kernel.wording import counted
 
 
 class Reason(enum.Enum):
@@ -96,7 +97,7 @@ def _get(tx: ReadTx, key: str) -> Looked:
 
 def _ambiguous(asked: str, name: str, fresh: Sequence[Agent]) -> Resolution:
     ids = tuple(agent.agent_id for agent in fresh)
-    detail = f"{name} is the name of {len(ids)} live agents: say which by its id: {', '.join(ids)}"
+    detail = f"{name} is the name of {counted(len(ids), 'live agent')}: say which by its id: {', '.join(ids)}"
     return Resolution(asked=asked, reason=Reason.AMBIGUOUS, detail=detail, agent_ids=ids)
 
 

@@ -46,6 +46,7 @@ class Worker:
         self._current: Request | None = None
         self._handed_over = False
         self._interrupted = False
+        self._unanswered: set[bool] = set()
         self._stopping = threading.Event()
         self._give_up = threading.Event()
         self._bells: list[int] = []
@@ -120,6 +121,7 @@ class Worker:
 
     def _slot_step(self) -> float | None:
         """One request, from its claim to its end. How long to sleep when there is nothing to do."""
+        self._undo_unanswered(express=False)
         head = self._gateway.queue.head()
         if head.accepted == head.express or head.slot is not None or self._gateway.reconciling:
             return self._inspect_every_s
@@ -129,7 +131,7 @@ class Worker:
         if seen.surface is Surface.NOT_READY:
             return _NOT_READY_S
         with self._terminal:
-            request = self._gateway.claim()
+            request = self._claimed(express=False)
             if request is None:
                 return self._inspect_every_s
             self._current, self._handed_over, self._interrupted = request, False, False
@@ -141,7 +143,23 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - or the request would keep the slot for ever
             failure = failed_by(error, delivered="unknown")
             self._persist(lambda: self._gateway.fail(request, failure.code or "", failure.detail, failure.facts))
+        finally:
+            self._current = None
         return None
+
+    def _claimed(self, *, express: bool) -> Request | None:
+        try:
+            return self._gateway.claim(express=express)
+        except Unavailable:
+            self._unanswered.add(express)
+            raise
+
+    def _undo_unanswered(self, *, express: bool) -> None:
+        """A claim that was committed and not answered would keep the slot for ever. Each thread asks about its own lane, in
+        which it has nothing at work when it does."""
+        if express in self._unanswered:
+            self._gateway.put_back_unknown(express=express)
+            self._unanswered.discard(express)
 
     def _carry_out(self, request: Request) -> None:
         with self._terminal:
@@ -193,7 +211,7 @@ class Worker:
     def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
         faults.reach("gateway.end.before")
         result = result_of(answer, self._handed_over)
-        code, detail = answer.code, answer.detail
+        code, detail = answer.code, _storable(answer.detail)
         if interrupted:
             code, detail = "interrupted", "an interrupt stopped it" + ("" if self._handed_over else " before it was delivered")
         elif code is not None and self._give_up.is_set():
@@ -209,13 +227,17 @@ class Worker:
 
     def _interrupt_step(self) -> float | None:
         """All interrupts that wait, as one. How long to sleep when there is none."""
+        self._undo_unanswered(express=True)
         if not self._gateway.queue.head().express or self._gateway.reconciling:
             return self._inspect_every_s
         with self._terminal:
-            first = self._gateway.claim(express=True)
+            first = self._claimed(express=True)
             if first is None:
                 return self._inspect_every_s
-            adjacent = list(iter(lambda: self._gateway.claim(express=True), None))
+            adjacent: list[Request] = []
+            with contextlib.suppress(Unavailable):
+                # What is begun is carried out, though the store may have gone away before the next could be.
+                adjacent.extend(iter(lambda: self._claimed(express=True), None))
             result, error = self._interrupt(first)
         for request in [first, *adjacent]:
             mine = dict(result) if request is first else {**result, "coalesced_with": first.request_id}
@@ -288,9 +310,14 @@ def failed_by(error: Exception, *, delivered: str) -> Answer:
 
 def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
     """What is kept of an answer: its end, where it is too long, without what no encoding can carry."""
-    text = answer.text.encode("utf-8", "replace").decode()
+    text = _storable(answer.text)
     receipt = "answered" if answer.known and answer.code is None else "delivered" if handed_over else "accepted"
-    result: dict[str, Any] = {"receipt": receipt, **answer.facts}
+    facts = {name: _storable(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
+    result: dict[str, Any] = {"receipt": receipt, **facts}
     if text or answer.source:
         result |= {"text": text[-ANSWER_CHARS_MAX:], "source": answer.source, "truncated": len(text) > ANSWER_CHARS_MAX}
     return result
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ from holdfast.domains.gateway.adapter import Adapter, Sighting
 from holdfast.domains.gateway.admission import among, check_admission, check_reconcilable
 from holdfast.domains.gateway.record import ATTACHMENTS, Attachment, Server
 from holdfast.domains.gateway.status import Status, status_of
+from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
@@ -84,6 +85,7 @@ class Gateway:
         self._looking = threading.Lock()
         self._seen = _NOT_LOOKED
         self._attachment = Attachment()
+        self._unsure = False
 
     @property
     def seen(self) -> Sighting:
@@ -176,7 +178,9 @@ class Gateway:
             attachment = self._own(tx)
             return [self._admitted(line, attachment, seen, one, name) for one, name in named]
 
-        return self._change(body)
+        answers = self._change(body)
+        faults.reach("gateway.accepted")
+        return answers
 
     def claim(self, *, express: bool = False) -> Request | None:
         """Begin with the next request, if the gate is open for it."""
@@ -199,12 +203,20 @@ class Gateway:
         An operator may have decided about all that waited while this one was claimed; then this one waits for a decision too.
         """
 
+        self._put_back(lambda _: [request])
+
+    def put_back_unknown(self, *, express: bool) -> None:
+        """Undo the claims of which this process never learned, since their commit was not answered: nobody works on those."""
+        self._put_back(lambda line: [request for request in line.running() if request.express == express])
+
+    def _put_back(self, which: Callable[[Line], list[Request]]) -> None:
         def body(tx: Tx, line: Line) -> Attachment:
             attachment = self._own(tx)
-            line.put_back(request.request_id, _token_of(request))
-            if request.epoch < attachment.epoch and not attachment.reconciling:
-                attachment = replace(attachment, reconciling=True)
-                tx.put(ATTACHMENTS, self.agent, attachment)
+            for request in which(line):
+                line.put_back(request.request_id, _token_of(request))
+                if request.epoch < attachment.epoch and not attachment.reconciling:
+                    attachment = replace(attachment, reconciling=True)
+                    tx.put(ATTACHMENTS, self.agent, attachment)
             return attachment
 
         with self._looking:
@@ -269,7 +281,12 @@ class Gateway:
         return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
 
     def _change(self, body: Callable[[Tx, Line], T], *, durable: bool = True) -> T:
-        return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
+        try:
+            return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
+        except Unavailable:
+            # It may have been committed all the same: what is recorded is read again with the next look.
+            self._unsure = True
+            raise
 
     def _recorded(self) -> Attachment:
         row = self.queue.store.get(ATTACHMENTS, self.agent)
@@ -294,6 +311,9 @@ class Gateway:
             return Sighting(None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}")
 
     def _looked(self) -> Sighting:
+        if self._unsure:
+            self._attachment = self._recorded()
+            self._unsure = False
         seen = self._inspected()
         before, rebound = self._seen, False
         if seen.instance_id is not None and seen.instance_id != self._attachment.instance_id:

@@ -1,15 +1,20 @@
 """Which adapter an agent has, with which settings: a value, from the command line or from the agent's manifest."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S
 
 ANSWER_TIMEOUT_S = 3600.0
 QUIET_MS = 400
+
+Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
+Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
+"""What a program can be given: its arguments end where they have a zero."""
 
 
 class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
@@ -20,18 +25,18 @@ class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
     socket_name: str | None = None
     socket_path: str | None = None
     interrupt_key: Literal["C-c", "Escape"] = "C-c"
-    quiet_ms: int = QUIET_MS
+    quiet_ms: Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)] = QUIET_MS
     ready_regex: str | None = None
-    answer_timeout_s: float = ANSWER_TIMEOUT_S
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
 class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
     """A program that is run once for each prompt, which it gets on its standard input or as its last argument."""
 
-    argv: tuple[str, ...]
+    argv: tuple[Word, ...]
     prompt_as: Literal["stdin", "argument"] = "stdin"
-    working_directory: str | None = None
-    answer_timeout_s: float = ANSWER_TIMEOUT_S
+    working_directory: Word | None = None
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
 class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
@@ -44,8 +49,8 @@ class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
     prefix: str | None = None
     paths: dict[str, str] = msgspec.field(default_factory=dict)
     interrupt_key: str = "C-c"
-    timeout_s: float = 10.0
-    answer_timeout_s: float = ANSWER_TIMEOUT_S
+    timeout_s: Patience = 10.0
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
 class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
@@ -53,8 +58,8 @@ class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="manag
 
     managed_api_base_url: str
     managed_agent_ref: str
-    timeout_s: float = 10.0
-    answer_timeout_s: float = ANSWER_TIMEOUT_S
+    timeout_s: Patience = 10.0
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
 AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec

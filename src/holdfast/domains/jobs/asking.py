@@ -9,7 +9,7 @@ from holdfast.domains.jobs.reach import check_broker
 from holdfast.domains.jobs.record import JOBS, Job, default_prefix
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue
-from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S
+from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
 from holdfast.kernel.names import check_id, check_label, check_text
 from holdfast.kernel.store import Tx
 
@@ -50,6 +50,10 @@ class Wish(Plain, frozen=True, kw_only=True):
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
         check_text(self.prompt, "prompt")
+        for path in self.expected_artifacts:
+            _check_path(path, "expected artifact")
+        if self.workdir is not None:
+            _check_path(self.workdir, "workdir")
         _seconds(self.timeout_sec, "timeout_sec")
         _seconds(self.idle_timeout_sec, "idle_timeout_sec")
         if not 0 < self.max_attempts <= JOB_ATTEMPTS_MAX:
@@ -107,7 +111,21 @@ def _new_key() -> str:
 
 def _seconds(seconds: float, field: str) -> None:
     if not 0 < seconds <= JOB_TIMEOUT_MAX_S:
-        raise InvalidValue(f"{field} is {seconds}: give a positive number of seconds", field=field)
+        raise InvalidValue(
+            f"{field} is {seconds:g}: give a number of seconds above 0 and up to {JOB_TIMEOUT_MAX_S:g}, which is ten years",
+            field=field,
+        )
+
+
+def _check_path(path: str, what: str) -> None:
+    # Those of artifacts are told a line each.
+    if not isinstance(path, str) or not path.strip() or len(path) > PATH_CHARS_MAX or any(ord(one) < 32 for one in path):
+        raise InvalidValue(
+            f"{ascii(path)[:80]} cannot be the path of the {what}: use 1 to {PATH_CHARS_MAX} characters without control "
+            "characters",
+            field=what,
+        )
+    check_text(path, what)
 
 
 def _check_topic(prefix: str) -> None:

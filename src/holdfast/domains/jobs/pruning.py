@@ -15,6 +15,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOBS_KEEP, JOBS_KEEP_S, JOBS_PRUNED_MAX
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 
 
@@ -25,7 +26,7 @@ def prune(store: Store, journal: Journal, *, keep: int = JOBS_KEEP, keep_s: floa
     do not count towards `keep` either. Raises InvalidValue for bounds that cannot be.
     """
     if keep < 0 or not 0 <= keep_s < float("inf"):
-        raise InvalidValue(f"cannot keep {keep} jobs for {keep_s} s: give numbers from 0 on", keep=keep)
+        raise InvalidValue(f"cannot keep {counted(keep, 'job')} for {keep_s} s: give numbers from 0 on", keep=keep)
     whose = (False, True) if adopted else (False,)
     groups = [ended_group(status, adopted=theirs) for status in JobStatus if status.ended for theirs in whose]
     removed = 0

@@ -30,8 +30,11 @@ class Reach(Plain, frozen=True, kw_only=True):
 
 
 def check_broker(broker: Broker) -> Broker:
-    """Return the broker if it may be written into a record. Raises InvalidValue, and InvalidName for its host."""
+    """Return the broker if it may be written into a record. Raises InvalidValue, and InvalidName for its names."""
     check_label(broker.host, "broker host")
+    check_label(broker.password_env, "variable of the broker's password")
+    if broker.username is not None:
+        check_label(broker.username, "broker username")
     if not 0 < broker.port < 1 << 16:
         raise InvalidValue(f"the broker's port is {broker.port}: give one from 1 to 65535", field="broker.port")
     if broker.password is not None and not broker.store_password:
@@ -63,6 +66,14 @@ def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
 def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
     """Did anybody say where events go? Otherwise records name the local broker, which need not be there."""
     return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
+
+
+def chosen(broker: Broker, environment: Mapping[str, str]) -> bool:
+    """The same of a record's broker. A variable that cannot be is a choice too."""
+    try:
+        return was_chosen(reach_of(broker, environment), environment)
+    except InvalidValue:
+        return True
 
 
 def _truth(text: str | None, otherwise: bool) -> bool:

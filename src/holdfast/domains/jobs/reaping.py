@@ -22,6 +22,7 @@ from holdfast.kernel.limits import JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATC
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 
 TIMED_OUT = "timed_out"
@@ -164,8 +165,12 @@ def _bereft(job: Job, now: datetime) -> Job:
     deaths = job.deaths + 1
     if deaths < job.max_attempts:
         return steps.put_back(job, now, deaths=1)
-    attempts = "1 attempt" if deaths == 1 else f"{deaths} attempts"
-    ended = _failed(job, now, WORKER_DIED, f"its worker died: {attempts} ended so, and no more than {job.max_attempts} may")
+    ended = _failed(
+        job,
+        now,
+        WORKER_DIED,
+        f"its worker died: {counted(deaths, 'attempt')} ended so, and no more than {job.max_attempts} may",
+    )
     return replace(ended, deaths=deaths)
 
 

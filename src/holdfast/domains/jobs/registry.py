@@ -168,7 +168,8 @@ class Jobs:
             after = steps.moved(job, wanted, tx.now, tx.revision, result=result, error=error, error_code=error_code)
             after = after if also is None else also.do(tx, after)
             write(tx, self._journal, job, after)
-            if token is None and job.status is JobStatus.RUNNING:
+            if job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.PENDING):
+                # Its worker should hear of it: a token shows which attempt is meant, and not that its worker shows it.
                 tx.notify(job_topic(job_id))
             return after
 

@@ -5,7 +5,7 @@ lost while the broker is away, and none tells of what did not happen.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from holdfast.domains.jobs.events import (
     kind_named,
     signed,
 )
+from holdfast.domains.jobs.reach import chosen
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
 from holdfast.domains.jobs.writing import job_topic, write
@@ -121,6 +122,12 @@ class JobEvents:
     def unsent_count(self) -> int:
         """How many events wait for a broker."""
         return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
+
+    def sendable(self, environment: Mapping[str, str]) -> bool:
+        """Did anybody choose a broker for events that wait? Looked for among the first thousand. Otherwise they are kept for
+        whoever asks, and wait for nobody."""
+        waiting = next(self.unsent_pages(), [])
+        return any(chosen(job.broker, environment) for job in {one.job.job_id: one.job for one in waiting}.values())
 
     def sent(self, events: Sequence[Event]) -> None:
         """Take note that the broker has these."""

@@ -14,7 +14,8 @@ refusing.py  what callers are told when the state says no
 """
 
 from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
-from holdfast.domains.workflows.registry import Reconciled, Registered, SwapStatus, Workflows
+from holdfast.domains.workflows.registering import Registered
+from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
 from holdfast.domains.workflows.swap import Policy, Swap
 from holdfast.domains.workflows.swap_log import SwapEvent
 from holdfast.domains.workflows.work import Work

@@ -1,35 +1,27 @@
 """The registry of workflows: who needs which recipe, and who may begin."""
 
-import time
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import refusing
 from holdfast.domains.workflows.change import Change, current_in
-from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow, same_process
+from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow
+from holdfast.domains.workflows.registering import Registered, Registering, check_seconds, check_ttl, checked_terms
 from holdfast.domains.workflows.room import Guard, Room, Sight
 from holdfast.domains.workflows.signals import Signals
-from holdfast.domains.workflows.spaces import CHANGED, WORKFLOWS
+from holdfast.domains.workflows.spaces import WORKFLOWS
 from holdfast.domains.workflows.swap import OnWait, Policy, Swap
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.swap_log import Mirror, NoMirror, SwapEvent, event_of
-from holdfast.domains.workflows.watch import Watch
 from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
-from holdfast.kernel.errors import EAgain, InvalidValue
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
-from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
+from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_label
-from holdfast.kernel.store import Damage, Listener, Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
-
-
-class Registered(NamedTuple):
-    """A registration, and whether its recipe is yet to be loaded."""
-
-    workflow: Workflow
-    swap_needed: bool
 
 
 class SwapStatus(NamedTuple):
@@ -45,17 +37,6 @@ class Reconciled(NamedTuple):
 
     live: SwapMarker | None
     cleared: SwapMarker | None
-
-
-class _Terms(NamedTuple):
-    """What a workflow asks for."""
-
-    name: str
-    recipe: str
-    owner: Holder
-    ttl_s: float
-    preemptible: bool
-    path: str | None
 
 
 class Workflows:
@@ -102,20 +83,9 @@ class Workflows:
         when the descriptor `stop_fd` becomes readable. Raises EAgain when a live swap loads another recipe, Held when another
         live owner has the name, InvalidName and InvalidValue before anything is stored.
         """
-        terms = self._terms(name, recipe, owner, ttl_s, preemptible, preempt_signal_path)
-        deadline_s = time.monotonic() + _seconds(wait_s, "wait_s")
-        if not wait_s:
-            return self._register(terms)
-        with self._room.store.listen([CHANGED]) as ears:
-            while True:
-                try:
-                    return self._register(terms)
-                except EAgain:
-                    left_s = deadline_s - time.monotonic()
-                    if left_s <= 0:
-                        raise
-                if not self._sleep(ears, left_s, on_wait, stop_fd):
-                    deadline_s = time.monotonic()
+        holder = self._room.processes.current(self._label) if isinstance(owner, ThisProcess) else owner
+        terms = checked_terms(self._room.signals, name, recipe, holder, ttl_s, preemptible, preempt_signal_path)
+        return Registering(self._room, terms).within(check_seconds(wait_s, "wait_s"), on_wait, stop_fd)
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
         """Extend a workflow from now, on the store's clock, maybe by another time to live. It never ends earlier by that.
@@ -124,7 +94,7 @@ class Workflows:
         """
         check_id(name, "workflow")
         if ttl_s is not None:
-            _ttl(ttl_s)
+            check_ttl(ttl_s)
 
         def body(tx: Tx) -> Workflow:
             row = tx.get(WORKFLOWS, name)
@@ -268,8 +238,8 @@ class Workflows:
         wait ends as if its time were over.
         """
         check_label(recipe, "recipe")
-        _seconds(grace_s, "grace_s")
-        _seconds(timeout_s, "timeout_s")
+        check_seconds(grace_s, "grace_s")
+        check_seconds(timeout_s, "timeout_s")
         me = self._room.processes.current(self._label)
         return Swap(
             self._room,
@@ -315,68 +285,6 @@ class Workflows:
         """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
         return self._room.swap_log_lag()
 
-    # --- inside ---
-
-    def _terms(
-        self, name: str, recipe: str, owner: Holder | ThisProcess, ttl_s: float, preemptible: bool, path: str | None
-    ) -> _Terms:
-        check_id(name, "workflow")
-        check_label(recipe, "recipe")
-        _ttl(ttl_s)
-        if path is not None and not preemptible:
-            raise InvalidValue("a signal path without `preemptible` would never be used: say both", field="preempt_signal_path")
-        holder = self._room.processes.current(self._label) if isinstance(owner, ThisProcess) else owner
-        checked = None if path is None else self._room.signals.checked(path, name)
-        return _Terms(name, recipe, holder, float(ttl_s), preemptible, checked)
-
-    def _register(self, terms: _Terms) -> Registered:
-        def body(change: Change) -> tuple[Registered, bool]:
-            if change.marker is not None and change.marker.recipe != terms.recipe:
-                raise refusing.swap_under_way(terms.recipe, change.marker)
-            current = current_in(change.tx)
-            before = change.workflows.get(terms.name)
-            if before is not None and not same_process(before.owner, terms.owner):
-                raise refusing.held(before)
-            workflow = self._written(change, before, terms)
-            return Registered(workflow, current is None or current.recipe != terms.recipe), before is None
-
-        registered, new = self._room.change(body)
-        if new and terms.path is not None:
-            # What a dead one of that name left there says nothing to this one.
-            self._room.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
-        return registered
-
-    def _written(self, change: Change, before: Workflow | None, terms: _Terms) -> Workflow:
-        now, token = change.tx.now, change.tx.revision if before is None else before.token
-        path = terms.path or (self._room.signals.path_of(terms.name, token) if terms.preemptible else None)
-        if before is not None and before.preempt_signal_path is not None:
-            # A signal may lie there already, and its owner knows where.
-            path = before.preempt_signal_path
-        asked: dict[str, Any] = {
-            "recipe": terms.recipe,
-            "ttl_seconds": terms.ttl_s,
-            "preemptible": terms.preemptible,
-            "preempt_signal_path": path,
-        }
-        if before is not None:
-            workflow = replace(before, **asked, last_renewed_at=max(now, before.last_renewed_at))
-            change.put(workflow)
-            if workflow.recipe != before.recipe:
-                # A swap to that recipe need not wait for it any more.
-                change.tx.notify(CHANGED)
-        else:
-            workflow = Workflow(name=terms.name, owner=terms.owner, started_at=now, last_renewed_at=now, token=token, **asked)
-            change.enter(workflow)
-        return workflow
-
-    def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None) -> bool:
-        """Until something changes, or the swap that is in the way dies. False when there is to be no more waiting."""
-        sight: Sight = self._room.look()
-        if sight.marker is not None and on_wait is not None:
-            on_wait([sight.marker])
-        with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
-            return watch.wait(ears, left_s, stop_fd)
-
 
 def _own(change: Change, name: str, token: int) -> Workflow:
     workflow = change.workflows.get(name)
@@ -393,15 +301,3 @@ def _policy(value: Policy | str) -> Policy:
     except ValueError:
         possible = ", ".join(policy.value for policy in Policy)
         raise InvalidValue(f"{ascii(value)[:40]} is no policy of a swap: use one of {possible}", field="policy") from None
-
-
-def _ttl(ttl_s: float) -> float:
-    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
-        raise InvalidValue(f"a time to live of {ttl_s} s is not possible: give a positive number of seconds", field="ttl_s")
-    return ttl_s
-
-
-def _seconds(seconds: float, field: str) -> float:
-    if not seconds >= 0:
-        raise InvalidValue(f"{field} is {seconds}: give seconds from 0 on", field=field)
-    return seconds

@@ -14,7 +14,8 @@ from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
 
 if TYPE_CHECKING:
-    from holdfast.domains.workflows.registry import Registered, Workflows
+    from holdfast.domains.workflows.registering import Registered
+    from holdfast.domains.workflows.registry import Workflows
 
 OnPreempt = Callable[[], object]
 """Called each time that the work is asked to yield; and again a moment later, if it returns False."""

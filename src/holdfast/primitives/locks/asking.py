@@ -274,7 +274,7 @@ class Asking:
         while True:
             try:
                 if self._sign_of_life.passed():
-                    self._room.transact(self._renew)
+                    self._transact(self._renew)
                     self._sign_of_life = Deadline(self._room.terms.lease_s / 3)
                 return act()
             except (StoreUnavailable, LockTimeout) as error:
@@ -294,12 +294,12 @@ class Asking:
 
     def _look(self) -> Answer:
         """How things stand. A grant, which is what a waiter is mostly woken for, is seen in one read."""
-        draft = self._draft
-        lock = lock_in(self._room.store.get(LOCKS, draft.names[0]))
+        draft, limit_s = self._draft, self._deadline.for_a_turn_s()
+        lock = lock_in(self._room.store.get(LOCKS, draft.names[0], timeout_s=limit_s))
         for hold in lock.holds:
             if hold.id == draft.id and hold.names == draft.names:
                 return Given(hold, [])
-        return self._room.read(self._state)
+        return self._room.read(self._state, timeout_s=limit_s)
 
     def _state(self, table: Table) -> Answer:
         draft = self._draft
@@ -322,7 +322,7 @@ class Asking:
         return Over(FREE, []) if request.outcome is Outcome.FREE else self._ask(turns)
 
     def _reap(self, suspects: list[Suspect]) -> tuple[list[Removed], Answer]:
-        removed, answer = self._room.transact(lambda turns: (turns.reap(suspects), self._state(turns.table)))
+        removed, answer = self._transact(lambda turns: (turns.reap(suspects), self._state(turns.table)))
         self._room.reaped(removed)
         return removed, answer
 

@@ -5,7 +5,6 @@ import math
 import os
 import time
 from collections.abc import Iterable
-from itertools import count
 from typing import cast
 
 from msgspec.structs import replace
@@ -19,11 +18,12 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
+from holdfast.primitives.locks.asker import Asker
 from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over
 from holdfast.primitives.locks.grant import Grant, lost
 from holdfast.primitives.locks.lasting import Lasting
 from holdfast.primitives.locks.oversight import Oversight
-from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode, Request
+from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode
 from holdfast.primitives.locks.refusing import deadlocked, taken_away, timed_out
 from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.room import Room
@@ -55,10 +55,10 @@ class Locks(Oversight):
         settings = settings or LockSettings()
         terms = Terms(settings.lease_s, settings.priority_age_s, settings.journal == "all")
         super().__init__(Room(store, journal, processes, terms, Counting(store), Lasting(store), {}))
-        self._label = label
+        self._asker = Asker(store, processes, terms.lease_s, label)
         self._keeper: Keeper[Grant] = Keeper(
             store,
-            topic=lambda: lost_topic(self._prefix),
+            topic=lambda: lost_topic(self._asker.prefix),
             renew=lambda grants: renew_all(self._room, grants),
             tick=self._tick,
             renew_every_s=terms.lease_s / 3,
@@ -67,13 +67,10 @@ class Locks(Oversight):
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._prefix = os.urandom(6).hex()
-        self._numbers = count(1)
-        self._process: Holder | None = None
         self._contended: dict[str, None] = {}
         self._room.strays.clear()
         # Last: another thread goes on as soon as it sees this.
-        self._pid = os.getpid()
+        self._asker.begin_process()
 
     def _tick(self) -> None:
         """What is done in the background every few seconds."""
@@ -160,7 +157,7 @@ class Locks(Oversight):
         if not wish.names:
             return True
         self._begin()
-        draft = self._draft(self._new_id(), wish, self._this_process())
+        draft = self._asker.draft(self._asker.new_id(), wish, self._asker.this_process())
         answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
@@ -247,7 +244,7 @@ class Locks(Oversight):
     def close(self) -> None:
         """Stop renewing in the background and add up what was counted. Grants are not released. Works, as far as it can,
         when the store does not answer, and again."""
-        if os.getpid() == self._pid:
+        if not self._asker.elsewhere():
             with contextlib.suppress(HoldfastError):
                 self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
                 self._counting.add_up()
@@ -257,12 +254,12 @@ class Locks(Oversight):
         self._begin()
         if not wish.names:
             return Grant(self, id="", by=wish.by, mode=wish.mode, names=(), taken=(), token=0)
-        holder = self._this_process() if wish.process is THIS_PROCESS else cast("Holder | None", wish.process)
-        request_id, deadline = self._new_id(), Deadline(wish.timeout_s)
+        holder = self._asker.this_process() if wish.process is THIS_PROCESS else cast("Holder | None", wish.process)
+        request_id, deadline = self._asker.new_id(), Deadline(wish.timeout_s)
         try:
             grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                asking = Asking(self._room, self._draft(request_id, wish, holder), deadline, on_wait, stop_fd)
+                asking = Asking(self._room, self._asker.draft(request_id, wish, holder), deadline, on_wait, stop_fd)
                 answer = asking.answer()
                 if not isinstance(answer, Given):
                     return self._not_given(wish, answer)
@@ -303,7 +300,7 @@ class Locks(Oversight):
             names=names,
             lease=leases.grant(self._store.now(), terms.lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None),
             process=process,
-            on_behalf=process is not None and process != self._process,
+            on_behalf=process is not None and process != self._asker.process,
             ttl_s=ttl_s,
         )
         lock = Lock(holds=(hold,))
@@ -369,39 +366,8 @@ class Locks(Oversight):
             self._lasting.forget(grant.id)
         return freed > 0
 
-    def _draft(self, request_id: str, wish: Wish, process: Holder | None) -> Request:
-        """A request that has no place yet."""
-        now, this = self._store.now(), self._this_process()
-        return Request(
-            id=request_id,
-            name=wish.names[0],
-            names=wish.names,
-            mode=wish.mode,
-            look=wish.look,
-            by=wish.by,
-            priority=wish.priority,
-            rank=0,
-            arrival=0,
-            arrived_at=now,
-            process=this,
-            grantee=None if process == this else process,
-            unattended=process is None,
-            ttl_s=wish.ttl_s,
-            lease=leases.grant(now, self._room.terms.lease_s),
-            address="",
-        )
-
-    def _new_id(self) -> str:
-        return f"{self._prefix}-{next(self._numbers):x}"
-
-    def _this_process(self) -> Holder:
-        if self._process is None or self._pid != os.getpid():
-            self._begin()
-            self._process = self._processes.current(self._label)
-        return self._process
-
     def _begin_here(self) -> None:
-        if self._pid != os.getpid():
+        if self._asker.elsewhere():
             self._keeper.begin_process()
             self._counting.begin_process()
             self._begin_process()

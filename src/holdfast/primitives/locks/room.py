@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 SCOPE = (LOCKS, LOCK_WAITS)
 
-_WITHDRAWING_S = 2.0
+_WITHDRAWING_S = 1.0
 
 
 class Room(NamedTuple):
@@ -46,9 +46,9 @@ class Room(NamedTuple):
 
         return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
 
-    def read(self, body: Callable[[Table], T]) -> T:
+    def read(self, body: Callable[[Table], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         """Look at the lock table as of now."""
-        return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE)
+        return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE, timeout_s=timeout_s)
 
     def ends_in_s(self, ttl_s: float | None, *, attended: bool) -> float:
         """How long a grant lasts by itself, as far as this process can tell. One of a process has no end of its own: while
@@ -60,7 +60,10 @@ class Room(NamedTuple):
     def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the
         store does not answer, is done later."""
+        if request_id not in self.strays:
+            self._withdraw(request_id, names)
 
+    def _withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         def body(turns: Turns) -> Hold | None:
             request = turns.table.request(request_id)
             hold = turns.table.find_hold(request_id, names)
@@ -87,7 +90,7 @@ class Room(NamedTuple):
     def withdraw_strays(self) -> None:
         """Try again what could not be withdrawn."""
         for request_id, names in list(self.strays.items()):
-            self.withdraw(request_id, names)
+            self._withdraw(request_id, names)
 
     def reaped(self, removed: Sequence[Removed]) -> None:
         """Count what was reaped, and let its durable copies go."""

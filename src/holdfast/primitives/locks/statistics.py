@@ -87,6 +87,7 @@ class Counting:
     def begin_process(self) -> None:
         """Begin with nothing, as in a forked child: what was counted is its parent's to add."""
         self._mutex = threading.Lock()
+        self._adding = threading.Lock()
         self._tallies: dict[str, _Tally] = {}
 
     def count(self, names: Iterable[str], what: str) -> None:
@@ -122,7 +123,12 @@ class Counting:
                 tally.wait_counts[bucket] += 1
 
     def add_up(self) -> None:
-        """Add what was counted to the store's statistics. What cannot be added now is kept for the next time."""
+        """Add what was counted to the store's statistics. What cannot be added now is kept for the next time. What another
+        thread is just adding is there too when this returns."""
+        with self._adding:
+            self._add_up()
+
+    def _add_up(self) -> None:
         with self._mutex:
             tallies, self._tallies = self._tallies, {}
         if not tallies:

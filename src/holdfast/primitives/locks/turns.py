@@ -7,7 +7,7 @@ Where sets cross in several ways, a waiter may learn of a new neighbour only at 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import count, takewhile
+from itertools import count
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +17,8 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, conflict, over, rank_of
+from holdfast.primitives.locks.neighbours import Neighbours
+from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, over, rank_of
 from holdfast.primitives.locks.rules import Step
 from holdfast.primitives.locks.table import WritableTable
 
@@ -55,6 +56,7 @@ class Turns:
 
     def __init__(self, tx: Tx, journal: Journal, terms: Terms) -> None:
         self.table = WritableTable(tx)
+        self._neighbours = Neighbours(tx, self.table)
         self._tx = tx
         self._journal = journal
         self._terms = terms
@@ -88,7 +90,7 @@ class Turns:
             return steps
         holders = {obstacle.hold.by for obstacle in obstacles}
         if not request.look:
-            self._wake_behind(request)
+            self._neighbours.come(request)
         self.table.enqueue(request)
         told = sorted(holders)[:_NAMES_TOLD_MAX]
         self._tell(request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=told)
@@ -167,7 +169,7 @@ class Turns:
         given = replace(hold, process=process)
         self.table.rehold(given)
         for name in hold.names:
-            self._wake_next(self.table.queue(name), hold.mode)
+            self._neighbours.hold(name, hold.mode)
         return given
 
     def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
@@ -191,8 +193,8 @@ class Turns:
         self.hand_over(request.names)
 
     def _remove(self, request: Request, kind: str, **data: object) -> None:
-        for other in () if request.look else list(self._behind(request)):
-            self._tx.notify(other.address)
+        if not request.look:
+            self._neighbours.leave(request)
         self.table.dequeue(request)
         self._tell(request.names, kind, by=request.by, waited_s=self._waited_s(request), **data)
 
@@ -313,7 +315,7 @@ class Turns:
             self.table.update(replace(other, passed=other.passed + 1))
         self.table.hold(hold)
         for name in names:
-            self._wake_passed(name, request, waited=waited)
+            self._neighbours.grant(name, request, waited=waited)
         if elsewhere:
             self._after_grant(request)
         return hold
@@ -340,40 +342,6 @@ class Turns:
             rank=rank_of(arrived_at, draft.priority, self._terms.age_s),
             lease=leases.grant(self._tx.now, self._terms.lease_s),
         )
-
-    def _behind(self, request: Request) -> Iterator[Request]:
-        """Those that have the request just ahead of them: on each name the next that conflicts, and more while they share."""
-        for name in request.names:
-            yield from self._next(self.table.after(request, name), request.mode)
-
-    def _next(self, queue: Iterable[Request], mode: Mode) -> Iterator[Request]:
-        for other in queue:
-            if conflict(other.mode, mode):
-                yield other
-                if other.mode is Mode.EXCLUSIVE and not other.look:
-                    return
-
-    def _wake_next(self, queue: Iterable[Request], mode: Mode) -> None:
-        for other in self._next(queue, mode):
-            self._tx.notify(other.address)
-
-    def _wake_behind(self, request: Request) -> None:
-        """A request that is about to queue before others is just ahead of some of them."""
-        if any((last := self.table.last(name)) is not None and last.place > request.place for name in request.names):
-            for other in self._behind(request):
-                self._tx.notify(other.address)
-
-    def _wake_passed(self, name: str, request: Request, *, waited: bool) -> None:
-        """There is a new holder, of whom the first in line must know. Those behind it in the queue do, if it was in it; but if
-        it passed somebody, that one is just ahead of them from now on."""
-        if not waited:
-            self._wake_next(self.table.queue(name), request.mode)
-            return
-        passed = list(self._next(takewhile(lambda other: other.place < request.place, self.table.queue(name)), request.mode))
-        for other in passed:
-            self._tx.notify(other.address)
-        if passed:
-            self._wake_next(self.table.after(request, name), request.mode)
 
     def _waited_s(self, request: Request) -> float:
         return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)

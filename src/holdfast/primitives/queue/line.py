@@ -11,6 +11,7 @@ from holdfast.kernel import clock
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S, QUEUE_TRIM_EVERY, QUEUE_TRIM_MAX
 from holdfast.kernel.store import Damage, ReadTx, Tx
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.record import (
     ENDED,
@@ -48,12 +49,13 @@ class Line:
         """
         if (known := self.known(draft)) is not None:
             return known
-        if self.head.depth >= self._depth_max:
+        # The express lane has the bound for itself: what is to stop the one that runs must not be kept out by those behind it.
+        depth = self.head.express if draft.express else self.head.depth
+        if depth >= self._depth_max:
             raise Full(
-                f"{self.head.depth} requests of {self._queue} have not ended, and no more are taken: wait for some to end, or "
-                "cancel some",
+                f"{counted(depth, 'request')} of {self._queue} must end before more are taken: wait, or cancel some",
                 queue=self._queue,
-                depth=self.head.depth,
+                depth=depth,
                 depth_max=self._depth_max,
             )
         told = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
@@ -126,8 +128,15 @@ class Line:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """End everything that runs, as whoever ran it is gone; what is said of it goes by how far it got."""
+        ended = [self._failed(request, code, detail[request.receipt], None) for request in self.running()]
+        # One that is damaged cannot be ended; but nobody works on it, and it must not keep the slot from all others.
+        self.head = replace(self.head, running=0, slot=None)
+        return ended
+
+    def running(self) -> list[Request]:
+        """What runs, in the order it came."""
         rows = self._tx.find(REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged)
-        return [self._failed(row.record, code, detail[row.record.receipt], None) for row in rows]
+        return [row.record for row in rows]
 
     def stale(self, epoch: int) -> list[Request]:
         """The waiting requests that are meant for an epoch before this one, in the order they came."""

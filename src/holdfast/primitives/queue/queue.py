@@ -9,6 +9,7 @@ from holdfast.kernel.limits import LIST_MAX, QUEUE_DEPTH_MAX
 from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Scope, Store, Tx
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.line import Line, in_order, key_of, no_such, topic_of
 from holdfast.primitives.queue.record import ENDED, HEADS, KEYS, REQUESTS, Draft, Head, Receipt, Request, RequestState
@@ -29,7 +30,7 @@ class Queue:
 
     def __init__(self, store: Store, journal: Journal, name: str, *, depth_max: int = QUEUE_DEPTH_MAX) -> None:
         if depth_max < 1:
-            raise InvalidValue(f"a queue of {depth_max} requests can take none: give 1 or more", field="depth_max")
+            raise InvalidValue(f"a queue of {counted(depth_max, 'request')} can take none: give 1 or more", field="depth_max")
         self.name = check_agent_name(name, "queue name")
         self.store = store
         self._journal = journal

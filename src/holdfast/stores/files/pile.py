@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Any, Generic
 
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.space import R, Space
@@ -42,8 +43,9 @@ class Entry(Generic[R]):
 
     def places(self, space: Space[R], key: str, wire: Wire[R]) -> list[bytes | None]:
         """The record's place in each index. Raises as `record` does: where a damaged one belongs, nobody knows."""
+        record = self.record(space, key, wire)
         if self._places is None:
-            self._places = space.index_keys(self.record(space, key, wire))
+            self._places = space.index_keys(record)
         return self._places
 
     def _decode(self, space: Space[R], key: str, wire: Wire[R]) -> None:
@@ -51,7 +53,13 @@ class Entry(Generic[R]):
             if not isinstance(self.document, dict):
                 self._error = damaged(space, key, "it is not a JSON object", malformed=True)
                 return
-            self._record = wire.read(key, self.document)
+            record = wire.read(key, self.document)
+            if record.schema_version != space.schema_version:
+                record = space.decode(key, to_json(record))
+            # Another program may write what could not be stored here: no transaction is to fail by meeting it.
+            space.encode(record)
+            self._places = space.index_keys(record)
+            self._record = record
         except Corrupt as error:
             self._error = error
         except WRONG_DOCUMENT as error:

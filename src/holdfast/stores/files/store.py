@@ -119,23 +119,23 @@ class FilesStore:
         deadline = time.monotonic() + timeout_s
         return self.alone(lambda: self._transact(body, plan, deadline), timeout_s)
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         plan = scope_of(tuple(scope))
         if not plan.laid:
-            return self.inner.read(body, scope=scope)
+            return self.inner.read(body, scope=scope, timeout_s=timeout_s)
         for look in range(_LOOKS_MAX):
             try:
                 return self._picture.look(body, plan, eager=look > 0, guarded=True)
             except Moved:
                 continue
             except Unsound as unsound:
-                self.alone(lambda unsound=unsound: self._mend(unsound), TRANSACT_TIMEOUT_S)  # type: ignore[misc]
-        return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), TRANSACT_TIMEOUT_S)
+                self.alone(lambda unsound=unsound: self._mend(unsound), timeout_s)  # type: ignore[misc]
+        return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), timeout_s)
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
         if laid_out(space) is None:
-            return self.inner.get(space, key)
-        return self.read(lambda tx: tx.get(space, key), scope=[space])
+            return self.inner.get(space, key, timeout_s=timeout_s)
+        return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
     def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
         if laid_out(space) is not None:

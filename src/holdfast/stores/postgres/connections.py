@@ -153,6 +153,7 @@ class Connections:
         self._asking = 0
         self._closed = False
         self._failures = 0
+        """How many connections could not be made until the last that was."""
         self._keeps_sessions = False
 
     def connect(self) -> Connection:
@@ -259,9 +260,7 @@ class Connections:
             except PoolTimeout:
                 if not deadline.passed():
                     continue
-            failures = pool.get_stats().get("connections_errors", 0)
-            known, self._failures = self._failures, failures
-            raise unreachable(self.address, "no connection") if failures > known else out_of_time()
+            raise unreachable(self.address, "no connection") if _failures(pool) > self._failures else out_of_time()
 
     def _opened(self) -> ConnectionPool[Connection]:
         if self._closed:
@@ -291,6 +290,9 @@ class Connections:
         self._open_ones.add(raw)
         self._be_vigilant(raw)
         self._join(raw)
+        if self._pool is not None:
+            # The server answers, whatever was before. Until it does not, a connection that is not to be had is in use.
+            self._failures = _failures(self._pool)
 
     def _be_vigilant(self, raw: Connection) -> None:
         served_by = raw.execute(_VIGILANCE).fetchall()[0][0]
@@ -315,6 +317,10 @@ class _Lent:
 
     def __exit__(self, *_: object) -> None:
         self._connections.give_back(self._pool, self._raw)
+
+
+def _failures(pool: ConnectionPool[Connection]) -> int:
+    return pool.get_stats().get("connections_errors", 0)
 
 
 def _settle(raw: Connection) -> None:

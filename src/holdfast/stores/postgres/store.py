@@ -70,8 +70,8 @@ class PostgresStore:
         self._declare(plan_of(tuple(scope)).spaces, deadline)
         return attempt.transact(self.connections, self.namespace, body, scope, deadline, durable)
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
-        deadline = Deadline.after(TRANSACT_TIMEOUT_S)
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+        deadline = Deadline.after(timeout_s)
         spaces, names, _ = plan_of(tuple(scope))
         self._declare(spaces, deadline)
 
@@ -83,8 +83,8 @@ class PostgresStore:
 
         return self.connections.persist(snapshot, deadline)
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
-        deadline = Deadline.after(TRANSACT_TIMEOUT_S)
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+        deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         if not storable(key):
             return None

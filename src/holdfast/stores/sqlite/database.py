@@ -27,6 +27,7 @@ from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, Sto
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import SharedCounter
+from holdfast.stores.sqlite.filesystem import Place
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
@@ -108,6 +109,7 @@ class Database:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> None:
         self.path = path
+        self.place = Place(path)
         self._access = access
         self._forget = forget
         self._synced = synced
@@ -165,6 +167,8 @@ class Database:
         """Do the work inside the gate and a transaction; commit at its end, roll back if it raises. After the commit, still
         inside the gate, `committed` gets what the work returned."""
         deadline = time.monotonic() + timeout_s
+        if self._synced:
+            self.place.check()
         raw = connection.raw
         execute = connection.cursor.execute
 
@@ -312,6 +316,7 @@ class Database:
         raw = None
         generation = self._generation
         try:
+            self.place.check()
             self._refuse_truncated()
             raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
             self._configure(raw, deadline)

@@ -16,6 +16,32 @@ NETWORK = frozenset(
 """File systems that several machines may share. SQLite's log needs the memory of one machine."""
 
 
+class Place:
+    """Where a file was when it was opened. SQLite goes on in a file that has no name any more, and nobody would find there what
+    was acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._file = self._now()
+
+    def check(self) -> None:
+        """Raises StoreUnavailable when another file is there, or none."""
+        if self._now() != self._file:
+            raise StoreUnavailable(
+                f"{self._path} is not the file any more that this process has open: it was moved, deleted or replaced. Put it "
+                "back, or stop every program that uses it and run `holdfast store restore FILE`; nothing was changed",
+                path=self._path,
+                outcome="none",
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
 def prepare(path: Path, access: Access) -> None:
     """Make the store's folder and an empty database file, for those who are to have access, unless they are there.
 

@@ -25,8 +25,11 @@ def number_of(durable: Database) -> int:
 def read(files: Sequence[Database], namespace: str, cursor: Cursor, limit: int, *, reverse: bool) -> Batch:
     """The entries of all files behind their places, merged by time; or the last ones. The batch's cursor has a place in each.
 
-    Raises RecordInvalid for a damaged entry, InvalidValue for a cursor that this journal did not give.
+    Raises RecordInvalid for a damaged entry, InvalidValue for a cursor that this journal did not give, StoreUnavailable when a
+    file is not where it was opened.
     """
+    for database in files:
+        database.place.check()
     number = number_of(files[0])
     places = places_of(cursor, 2, number)
     # From the end at least one of each, whose place is the cursor.

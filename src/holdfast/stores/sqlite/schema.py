@@ -28,6 +28,8 @@ from holdfast.stores.sqlite.translate import translated
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
 
+_MAGIC = b"SQLite format 3\0"
+
 # A bytearray is bound at once. Of bytes and None the driver asks first whether anything adapts them, which costs as much as a
 # third of a small statement.
 DIALECT = Dialect(mark="?", schema="", dump=bytearray)
@@ -71,6 +73,7 @@ def refuse_foreign(path: Path) -> None:
     """
     if path.with_name(path.name + "-gate").exists() or path.stat().st_size == 0:
         return
+    _refuse_no_database(path)
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             layout_of(connection, path)
@@ -78,6 +81,21 @@ def refuse_foreign(path: Path) -> None:
         found = translated(path, error)
         if isinstance(found, StoreCorrupt):
             raise found from None
+
+
+def _refuse_no_database(path: Path) -> None:
+    """Raise StoreCorrupt for a file that no SQLite has made: to restore a backup over it is no advice."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError:
+        # SQLite says better why.
+        return
+    if not _MAGIC.startswith(head):
+        raise StoreCorrupt(
+            f"{path} is not a Holdfast store, nor any other database: give --store a path of its own",
+            path=str(path),
+        )
 
 
 def create(connection: sqlite3.Connection, era: int) -> None:
@@ -141,7 +159,8 @@ def last_era(connection: sqlite3.Connection) -> int:
 def carried_era(path: Path) -> int:
     """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0 otherwise."""
     try:
-        with closing(sqlite3.connect(path)) as old:
+        # A look makes no file: it would have the modes of the umask, and become the store's own.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as old:
             return last_era(old)
     except (sqlite3.Error, TypeError, ValueError):
         # A power loss may have left anything of it.

@@ -133,9 +133,9 @@ class SqliteStore:
             database.tidy(connection)
         return result
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope) -> T:
+    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         plan = plan_of(tuple(scope))
-        deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
 
         def snapshot(cursor: sqlite3.Cursor) -> T:
             cursor.execute("BEGIN")
@@ -154,9 +154,9 @@ class SqliteStore:
 
         return self._again_if_changed(run)
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
         sql = table_of(space, schema.DIALECT).get
-        deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
 
         def run() -> tuple[Any, ...] | None:
             database = self._database(space.volatile, deadline)

@@ -3,6 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.wording import counted
 from holdfast.primitives.holds import Hold
 from holdfast.surfaces.answers.holds import HoldsSwept, dropped, taken
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -78,7 +79,7 @@ def sweep(as_json: bool) -> None:
     """Remove every holder that is gone. The next change of the same subject does it too."""
     with connected() as hf:
         done = HoldsSwept(swept=hf.holds.sweep())
-    answer(to_json(done) if as_json else printable(f"swept {done.swept} holders"))
+    answer(to_json(done) if as_json else printable(f"swept {counted(done.swept, 'holder')}"))
 
 
 def _row(hold: Hold) -> list[str]:

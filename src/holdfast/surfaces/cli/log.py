@@ -10,6 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Entry
+from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import matches
 from holdfast.surfaces.answers.log import TAIL, Dropped, since_of
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -36,7 +37,7 @@ def log(follow: bool, since: str | None, subject: str | None, tail: int | None, 
     with connected(create=follow or prune) as hf:
         if prune:
             dropped = hf.log.prune()
-            answer(to_json(Dropped(dropped=dropped)) if as_json else f"{dropped} entries dropped")
+            answer(to_json(Dropped(dropped=dropped)) if as_json else f"{counted(dropped, 'entry', 'entries')} dropped")
             return
         silent = True
         for entry in _entries(hf, follow, begin, subject, tail):

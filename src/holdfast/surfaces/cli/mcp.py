@@ -23,7 +23,8 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     A client such as a coding agent starts this by itself; put this into its configuration:
 
     \b
-        {"mcpServers": {"holdfast": {"command": "holdfast", "args": ["mcp", "--as", "claude-a"]}}}
+        {"mcpServers": {"holdfast":
+            {"command": "holdfast", "args": ["mcp", "--as", "claude-a"]}}}
 
     What the agent holds is this process's: its locks, jobs, recipes and swaps end with it, however it ends. Standard output
     belongs to the protocol; logs go to stderr.

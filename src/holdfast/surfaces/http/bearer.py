@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from holdfast.access import make_folder
+from holdfast.adapters.durable_write import make_whole
 from holdfast.kernel.errors import StoreUnavailable
 
 _BYTES = 32
@@ -19,7 +20,8 @@ def bearer_token(path: Path) -> str:
     try:
         with contextlib.suppress(FileExistsError):
             make_folder(path.parent)
-            _make(path)
+            # Others may make it at once, and the first one wins.
+            make_whole(path, secrets.token_urlsafe(_BYTES).encode() + b"\n")
         return read_token(path)
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from None
@@ -40,18 +42,6 @@ def read_token(path: Path) -> str:
 def same_token(given: str, token: str) -> bool:
     """Are these the same? Takes as long whatever they share."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
-
-
-def _make(path: Path) -> None:
-    """Write a whole token under another name and link it: whoever opens the file finds all of it, and the first one wins."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "w") as file:
-            file.write(secrets.token_urlsafe(_BYTES) + "\n")
-        os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
 
 
 def _unusable(path: Path, why: str) -> StoreUnavailable:

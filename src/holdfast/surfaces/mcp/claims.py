@@ -63,8 +63,6 @@ class Hand:
         self._numbers = count(1)
         self._closed = False
         self._errand: Errand | None = None
-        self.mirroring = threading.Lock()
-        """Held by the one call that brings the audit log of jobs up to date."""
         self.attendant = Attendant(self.claims)
 
     @property

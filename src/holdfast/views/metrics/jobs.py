@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
-def of_jobs(counts: Mapping[JobStatus, int], unsent: int) -> "Iterator[Metric]":
+def of_jobs(counts: Mapping[JobStatus, int], unsent: int, *, sendable: bool) -> "Iterator[Metric]":
     """The samples of jobs."""
     numbers = (([status.value], float(number)) for status, number in counts.items())
     yield gauges("holdfast_jobs", "Jobs that are kept, by status.", ["status"], numbers)
     yield gauge("holdfast_job_events_unsent", "Events of jobs that wait for a message broker.", unsent)
+    yield gauge("holdfast_job_events_sendable", "Whether anybody chose a broker for those.", sendable)

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 class Probe(NamedTuple):
-    """What one empty transaction came to: whether it was made, and how long that took."""
+    """What one empty transaction came to: whether it was made, whether there is a store at all, and how long it took."""
 
     up: bool
+    made: bool
     took_s: float
 
 
@@ -22,6 +23,7 @@ def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]"
     from prometheus_client.core import HistogramMetricFamily
 
     yield store_up(probe.up)
+    yield gauge("holdfast_store_made", "Whether there is a store: 0 before anything was put into it.", probe.made)
     yield gauge("holdfast_store_probe_seconds", "How long that took, with its turn and its sync.", probe.took_s)
     histogram = HistogramMetricFamily(
         "holdfast_store_transaction_seconds", "How long calls of the store took in this process.", labels=["operation"]

@@ -67,6 +67,10 @@ class Outside(Protocol):
         """How far behind each follower of the journal is."""
         ...
 
+    def sendable(self) -> bool:
+        """Did anybody choose a broker for the events that wait?"""
+        ...
+
     def times(self) -> Mapping[str, Histogram]:
         """How long the store's calls took in this process."""
         ...
@@ -110,7 +114,7 @@ class Exposition:
             "store": lambda: [*of_store(probe, self._outside.times()), self._info()],
             "locks": lambda: of_locks(hf.locks.statistics(own=probe.up), hf.locks.list_held(), self._named),
             "registry": lambda: of_registry(hf.network.counts()),
-            "jobs": lambda: of_jobs(hf.jobs.counts(), hf.job_events.unsent_count()),
+            "jobs": self._jobs,
             "agents": self._agents,
             "workflows": lambda: of_workflows(hf.workflows.sight()),
             "gateways": lambda: of_gateways(*self._outside.gateways()),
@@ -120,17 +124,24 @@ class Exposition:
     def _probed(self) -> tuple[Probe, bool]:
         """How long an empty transaction takes; and whether the store answers at all, so that others may ask it too."""
         begun_s = time.perf_counter()
-        up, answers = False, True
+        up, made, answers = False, True, True
         try:
             self._hf.store.transact(lambda tx: None, scope=[], timeout_s=METRICS_PROBE_S)  # noqa: ARG005 - it does nothing
             up = True
-        except (LockTimeout, NotFound):
-            # A writer is in the way, which hinders no reader; or there is no store yet, which reads as an empty one.
+        except LockTimeout:
+            # A writer is in the way, which hinders no reader.
             pass
+        except NotFound:
+            # There is no store yet, which reads as an empty one.
+            made = False
         except HoldfastError as error:
             answers = False
             _log.warning("the store does not answer: %s", error.message)
-        return Probe(up, time.perf_counter() - begun_s), answers
+        return Probe(up, made, time.perf_counter() - begun_s), answers
+
+    def _jobs(self) -> "Iterator[Metric]":
+        unsent = self._hf.job_events.unsent_count()
+        return of_jobs(self._hf.jobs.counts(), unsent, sendable=bool(unsent) and self._outside.sendable())
 
     def _agents(self) -> "Iterator[Metric]":
         damaged: Damage = []

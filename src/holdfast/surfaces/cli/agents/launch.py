@@ -15,8 +15,8 @@ from holdfast.configuration import state_folder
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
 from holdfast.domains.agents.names import canonical, id_of
-from holdfast.kernel.errors import Unavailable
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
+from holdfast.kernel.holder import Holder, Liveness, probe
 
 
 class Wish(NamedTuple):
@@ -48,15 +48,18 @@ class Launch:
         self._hf = hf
         self._wish = wish
         self.name = canonical(wish.name, hf.settings.agents.prefix)
-        self.agent_id = wish.agent_id or id_of(self.name)
-        self.generation_id = wish.generation_id or str(uuid.uuid4())
-        self._own_root = os.path.join(state_folder(os.environ), "agents", self.agent_id, self.generation_id)
+        self.agent_id = id_of(self.name) if wish.agent_id is None else wish.agent_id
+        self.generation_id = str(uuid.uuid4()) if wish.generation_id is None else wish.generation_id
+        if wish.session_root is not None and not wish.session_root.strip():
+            raise InvalidValue("session_root is blank: name a folder, or leave it out", field="session_root")
+        self._own_root = self._root_of(self.generation_id)
         self.root = os.path.abspath(wish.session_root or self._own_root)
 
     @property
     def tool(self) -> str:
         """What it is, in a word."""
-        return self._wish.tool or os.path.basename(self._wish.command[0]) or self._wish.command[0]
+        command = self._wish.command[0]
+        return (os.path.basename(command) or command) if self._wish.tool is None else self._wish.tool
 
     @property
     def manifest_path(self) -> str:
@@ -64,9 +67,10 @@ class Launch:
         return os.path.join(self.root, FILE_NAME)
 
     def publish(self, holder: Holder | None, *, take_over: bool) -> Agent:
-        """Publish it, in this process's name or as the process that it will be."""
+        """Publish it, in this process's name or as the process that it will be. What a dead one before it left goes."""
         wish = self._wish
-        return self._hf.agents.publish(
+        before = self._present()
+        agent = self._hf.agents.publish(
             wish.name,
             backend=self._backend,
             tool=self.tool,
@@ -80,6 +84,9 @@ class Launch:
             lease_s=wish.lease_s,
             take_over=take_over,
         )
+        if before is not None and before.generation_id != agent.generation_id:
+            self._clear_after(before)
+        return agent
 
     def write_manifest(self) -> None:
         """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue for what cannot be said."""
@@ -112,6 +119,26 @@ class Launch:
             with suppress(OSError):
                 # The last generation of an agent leaves nothing.
                 os.rmdir(os.path.dirname(self.root))
+
+    def _present(self) -> Agent | None:
+        with suppress(HoldfastError):
+            return self._hf.agents.get(self.agent_id)
+        return None
+
+    def _clear_after(self, before: Agent) -> None:
+        """Remove the folder of one that was killed and could not do so itself. One that lives may still need it."""
+        dead = before.holder is not None and self._liveness(before.holder) is Liveness.DEAD
+        # Another program may have written anything for a generation.
+        plain = before.generation_id not in (os.curdir, os.pardir) and os.sep not in before.generation_id
+        if dead and plain and before.runtime.session_root == self._root_of(before.generation_id):
+            shutil.rmtree(before.runtime.session_root, ignore_errors=True)
+
+    def _liveness(self, holder: Holder) -> Liveness:
+        return probe(holder, self._hf.processes, embedded=self._hf.store.embedded)
+
+    def _root_of(self, generation_id: str) -> str:
+        """The folder that a generation of this agent has where its user names none."""
+        return os.path.join(state_folder(os.environ), "agents", self.agent_id, generation_id)
 
     @property
     def _backend(self) -> str:

@@ -67,15 +67,15 @@ def publish(
     said = _manifest(manifest_path)
     with connected() as hf:
         agent = hf.agents.publish(
-            _chosen("NAME", name, said.agent_name if said else None),
-            backend=_chosen("--backend", backend, said.backend if said else None),
-            tool=_chosen("--tool", tool, said.tool if said else None),
+            _needed("NAME", name, said.agent_name if said else None),
+            backend=_needed("--backend", backend, said.backend if said else None),
+            tool=_needed("--tool", tool, said.tool if said else None),
             manifest_path=manifest_path,
-            session_name=session_name or (said.session_name if said else None),
-            session_root=session_root or (os.path.dirname(manifest_path) if said else None),
-            agent_def_dir=agent_def_dir or (said.agent_def_dir if said else None),
-            agent_id=agent_id or (said.agent_id if said else None),
-            generation_id=generation_id or (said.generation_id if said else None),
+            session_name=_chosen(session_name, said.session_name if said else None),
+            session_root=_chosen(session_root, os.path.dirname(manifest_path) if said else None),
+            agent_def_dir=_chosen(agent_def_dir, said.agent_def_dir if said else None),
+            agent_id=_chosen(agent_id, said.agent_id if said else None),
+            generation_id=_chosen(generation_id, said.generation_id if said else None),
             holder=None if pid is None else hf.processes.of(pid),
             lease_s=lease_s,
             take_over=take_over,
@@ -122,10 +122,16 @@ def _manifest(path: str) -> Manifest | None:
     return None if data is None else manifests.from_json(data)
 
 
-def _chosen(option: str, given: str | None, said: str | None) -> str:
-    if given is None and said is None:
+def _chosen(given: str | None, said: str | None) -> str | None:
+    """What was given, blank or not, as an unset variable of a shell leaves it; else what the manifest says."""
+    return said if given is None else given
+
+
+def _needed(option: str, given: str | None, said: str | None) -> str:
+    chosen = _chosen(given, said)
+    if chosen is None:
         raise click.UsageError(f"{option} is missing: give it, or a --manifest that says it")
-    return given if given is not None else said or ""
+    return chosen
 
 
 def _line(agent: Agent) -> str:

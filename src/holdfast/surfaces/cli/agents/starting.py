@@ -1,6 +1,8 @@
 """`holdfast agents start`: an agent in a new tmux session."""
 
 import os
+import shlex
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -54,6 +56,11 @@ def start(
     session is taken.
     """
     command = command_of(words, "start")
+    if shutil.which(command[0]) is None:
+        # Its pane would say so, and be gone before anybody could read it.
+        raise InvalidValue(
+            f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH", field="command"
+        )
     with connected() as hf:
         if hf.store.kind == "memory":
             raise InvalidValue("an agent in tmux is another process, and cannot share a memory: store", field="store")

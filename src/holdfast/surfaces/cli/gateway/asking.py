@@ -9,6 +9,7 @@ import click
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option, summary, waiting_for
 from holdfast.surfaces.cli.output import answer
@@ -115,7 +116,7 @@ def reconcile(
         answer(to_json(done))
         return
     number, left = len(done["requests"]), len(done["left"])
-    words = f"{number} requests {'will be delivered' if action == 'replay' else 'discarded'}"
+    words = f"{counted(number, 'request')} {'will be delivered' if action == 'replay' else 'discarded'}"
     answer(f"{words}; {left} left to decide about" if left else f"{words}; admission is open")
 
 

@@ -5,6 +5,7 @@ import click
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
 from holdfast.surfaces.cli.connection import connected
@@ -122,7 +123,7 @@ def prune(keep: int | None, keep_days: float | None, adopted: bool, as_json: boo
         mirror(hf, wait=True)
         keep_s = None if keep_days is None else keep_days * 86400
         removed = hf.jobs.prune(keep_finished=keep, keep_s=keep_s, adopted=adopted)
-    answer(to_json(Pruned(removed=removed)) if as_json else f"{removed} jobs removed")
+    answer(to_json(Pruned(removed=removed)) if as_json else f"{counted(removed, 'job')} removed")
 
 
 def _tell(job: Job, as_json: bool) -> None:

@@ -1,24 +1,23 @@
 """`holdfast jobs publish`."""
 
 import json
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Sent, sent
-from holdfast.surfaces.cli.jobs.options import changing, json_option, token_option, where_options
+from holdfast.surfaces.cli.jobs.options import changing, job_argument, json_option, token_option, where_options
 from holdfast.surfaces.cli.output import answer
-
-_EVENTS = [kind.value for kind in EventKind]
 
 
 @click.command()
-@click.argument("job_id", metavar="[JOB", required=False)
-@click.argument("event", metavar="EVENT]", type=click.Choice(_EVENTS), required=False)
+@job_argument("[JOB", before="event")
+@click.argument("event", metavar="EVENT]", required=False)
 @click.option("--detail", default="", help="What there is to say, for people.")
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
 @token_option
@@ -36,6 +35,8 @@ def publish(
     """
     if unsent == (job_id is not None) or (job_id is not None and event is None):
         raise click.UsageError("say JOB and EVENT, or --unsent")
+    if unsent and (detail or data is not None or token is not None):
+        raise click.UsageError("--unsent sends what is kept, and tells nothing new: leave out --detail, --data and --token")
     content = None if data is None else _decoded(data)
     with changing() as hf:
         if job_id is None or event is None:
@@ -56,15 +57,20 @@ def _send_all(hf: Holdfast, as_json: bool) -> None:
 
 
 def _sent(number: int, as_json: bool) -> str | bytes:
-    return to_json(Sent(sent=number)) if as_json else f"{number} events sent"
+    return to_json(Sent(sent=number)) if as_json else f"{counted(number, 'event')} sent"
 
 
 def _decoded(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"it is not JSON: {error}", param_hint="--data") from None
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")
+def _number(text: str) -> float:
+    # Of a greater one nothing but null would arrive.
+    return float(text) if math.isfinite(float(text)) else _no_number(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:40]} is no JSON number, or too great for one")

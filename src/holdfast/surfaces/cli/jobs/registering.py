@@ -81,7 +81,8 @@ def _asked(command: F) -> F:
 def register(as_json: bool, **said: Any) -> None:
     """Register work and print its id."""
     broker = {name: said.pop(name) for name in ("host", "port", "tls", "username", "password_env")}
-    broker["port"] = broker["port"] or (TLS_PORT if broker["tls"] else PORT)
+    if broker["port"] is None:
+        broker["port"] = TLS_PORT if broker["tls"] else PORT
     if said["workdir"] is not None:
         # The worker may run anywhere.
         said["workdir"] = os.path.abspath(said["workdir"])

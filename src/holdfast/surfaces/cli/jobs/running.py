@@ -10,6 +10,7 @@ from holdfast.surfaces.cli.connection import connected, given
 from holdfast.surfaces.cli.jobs.labour import Way
 from holdfast.surfaces.cli.jobs.options import mirror, where_options
 from holdfast.surfaces.cli.jobs.worker import Worker
+from holdfast.surfaces.cli.locks.options import more_than_nothing
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
 
@@ -32,7 +33,11 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
     help="What the command reads: the job as JSON, its prompt alone, or nothing.",
 )
 @click.option(
-    "--heartbeat", "heartbeat_s", type=click.FloatRange(0.05), help="Seconds between signs of life.  [default: a third of idle]"
+    "--heartbeat",
+    "heartbeat_s",
+    type=click.FloatRange(0.05),
+    callback=more_than_nothing,
+    help="Seconds between signs of life.  [default: a third of idle]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Pass on only what the command says.")
 @click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -51,7 +56,7 @@ def run(
 
     \b
         holdfast jobs run --agent-session tmux:me -- ./agent.sh
-        holdfast jobs run --agent-session tmux:me --once --validate ./check.sh -- claude -p
+        holdfast jobs run --agent-session tmux:me --validate ./check -- claude -p
 
     The command runs in the job's working folder. It finds the job on its standard input, and HOLDFAST_JOB_ID,
     HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT, HOLDFAST_JOB_AGENT, HOLDFAST_JOB_SESSION and
@@ -62,8 +67,8 @@ def run(
     ended, and the job is pending again.
     """
     way = Way(
-        words=_found(words),
-        validate=None if validate is None else _found(tuple(shlex.split(validate))),
+        words=_found(words, "COMMAND"),
+        validate=None if validate is None else _found(_split(validate), "--validate"),
         stdin=stdin,
         heartbeat_s=heartbeat_s,
         registry_dir=given().registry,
@@ -77,10 +82,19 @@ def run(
             mirror(hf)
 
 
-def _found(words: tuple[str, ...]) -> tuple[str, ...]:
+def _split(line: str) -> tuple[str, ...]:
+    """The words of a line, as a shell would find them."""
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise click.BadParameter(f"it is no command line: {error}", param_hint="--validate") from None
+
+
+def _found(words: tuple[str, ...], where: str) -> tuple[str, ...]:
     """The command with its program's whole path, since it may run in another folder. Raises before any job is picked."""
     program = shutil.which(words[0]) if words and words[0] else None
     if program is None:
         name = shlex.quote(words[0]) if words else "nothing"
-        raise click.BadParameter(f"{name} is no command: give a path that may be executed, or one that is on your PATH")
+        why = f"{name} is no command: give a path that may be executed, or one that is on your PATH"
+        raise click.BadParameter(why, param_hint=where)
     return (os.path.abspath(program), *words[1:])

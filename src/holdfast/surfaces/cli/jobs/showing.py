@@ -12,9 +12,10 @@ from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import found, timeline
 from holdfast.surfaces.cli.connection import connected
-from holdfast.surfaces.cli.jobs.options import STATUSES, job_option, json_option, mirror, where_options
+from holdfast.surfaces.cli.jobs.options import STATUSES, job_argument, job_option, json_option, mirror, where_options
 from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
@@ -61,7 +62,7 @@ def list_(status: str | None, agent_session: str | None, limit: int, as_json: bo
 
 
 @click.command()
-@click.argument("job_id", metavar="[JOB]", required=False)
+@job_argument("[JOB]")
 @click.option("-n", "--tail", type=click.IntRange(0), help="How many of the last lines.  [default: all]")
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
@@ -74,6 +75,8 @@ def logs(job_id: str | None, tail: int | None, listed: bool, rebuild: bool, as_j
     """
     if [job_id is not None, listed, rebuild].count(True) != 1:
         raise click.UsageError("say one of: a JOB, --list, --rebuild")
+    if tail is not None and job_id is None:
+        raise click.UsageError("--tail is for the log of one JOB")
     with connected(create=False) as hf:
         if hf.job_log is None:
             raise NotFound("this store keeps nothing, so there is no log of its jobs: use another --store")
@@ -98,7 +101,7 @@ def _rebuild(hf: Holdfast, as_json: bool) -> None:
             outcome="unknown",
         ) from None
     told = {"jobs": jobs, "folder": str(hf.job_log.folder)}
-    answer(to_json(told) if as_json else printable(f"the log of {jobs} jobs is written again: {told['folder']}"))
+    answer(to_json(told) if as_json else printable(f"the log of {counted(jobs, 'job')} is written again: {told['folder']}"))
 
 
 def _list(hf: Holdfast, as_json: bool) -> None:

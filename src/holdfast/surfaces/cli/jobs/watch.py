@@ -1,6 +1,7 @@
 """Following jobs: the registry is what counts, and the broker brings news of it sooner and from elsewhere.
 
 Each look reads the registry first, so it does not matter when the watcher began, or what it missed while the broker was away.
+Of a job that was removed after its end, the audit log tells how it ended.
 """
 
 import logging
@@ -18,8 +19,9 @@ from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.record import shown
 from holdfast.domains.jobs.steps import no_such
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS, BrokerUnavailable
+from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.surfaces.cli.jobs.options import mirror
 from holdfast.surfaces.cli.output import printable, remark
 
 EXIT_NOT_COMPLETED = 1
@@ -38,13 +40,15 @@ class Watch:
         self._ears = hf.store.listen([JOURNAL_TOPIC])
         self._cursor = hf.log.tail(0)[1]
         self._seen: dict[str, int] = {}
-        self._over: dict[str, Job] = {}
+        self._over: dict[str, JobStatus] = {}
         self._subscribers: dict[Reach, Subscriber] = {}
         self._deaf: set[Reach] = set()
         self._lively_s = time.monotonic()
         unfinished = [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")] if self._any else []
-        for job in unfinished or [hf.jobs.get_job(job_id) for job_id in job_ids]:
+        for job in unfinished:
             self._begin(job)
+        for job_id in job_ids:
+            self._begin_with(job_id)
 
     def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
         """Follow them to the end, or until time runs out; return the exit status."""
@@ -67,6 +71,24 @@ class Watch:
         for one in self._subscribers.values():
             one.close()
         self._ears.__exit__(None, None, None)
+
+    def _begin_with(self, job_id: str) -> None:
+        try:
+            self._begin(self._hf.jobs.get_job(job_id))
+        except NotFound:
+            self._recall(job_id)
+
+    def _recall(self, job_id: str) -> None:
+        """How a job ended that is not in the registry any more. Raises NotFound when the log does not tell."""
+        mirror(self._hf, wait=True)
+        told = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
+        status = next((one for one in JobStatus if told is not None and one.value == told.get("status")), None)
+        if status is None or not status.ended:
+            raise no_such(job_id)
+        self._seen[job_id] = 0
+        self._over[job_id] = status
+        known = {"job_id": job_id, "status": status.value}
+        self._say(to_json(known) if self._as_json else f"{job_id} is {status.value}, and removed from the registry since")
 
     def _begin(self, job: Job) -> None:
         self._seen[job.job_id] = 0
@@ -107,12 +129,13 @@ class Watch:
         # The job before its events: what it says it ended with is then among them.
         job = self._hf.jobs.peek(job_id)
         if job is None:
-            raise no_such(job_id)
+            self._recall(job_id)
+            return
         for event in self._hf.job_events.of_job(job_id, after_seq=self._seen[job_id]):
             self._seen[job_id] = event.seq
             self._say(to_json(event) if self._as_json else _line(event))
         if job.status.ended:
-            self._over[job_id] = job
+            self._over[job_id] = job.status
             self._say(to_json(shown(job)) if self._as_json else _end(job))
 
     def _say(self, line: str | bytes) -> None:
@@ -120,7 +143,7 @@ class Watch:
         click.echo(line)
 
     def _verdict(self) -> int | None:
-        completed = [job.status is JobStatus.COMPLETED for job in self._over.values()]
+        completed = [status is JobStatus.COMPLETED for status in self._over.values()]
         if not all(completed):
             return EXIT_NOT_COMPLETED
         done = bool(completed) if self._any else len(completed) == len(self._seen)

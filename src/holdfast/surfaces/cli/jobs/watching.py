@@ -5,13 +5,13 @@ import math
 import click
 
 from holdfast.surfaces.cli.connection import connected
-from holdfast.surfaces.cli.jobs.options import json_option, mirror, where_options
+from holdfast.surfaces.cli.jobs.options import jobs_argument, json_option, mirror, where_options
 from holdfast.surfaces.cli.jobs.watch import Watch
 from holdfast.surfaces.cli.locks.passing import interruptible
 
 
 @click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1)
+@jobs_argument
 @click.option("--any", "any_", is_flag=True, help="Watch all jobs, and end with the first that ends.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds to watch at most.  [default: no limit]")
 @click.option(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import click
 
+from holdfast.kernel.wording import counted
 from holdfast.primitives.locks.picture import Alive, Explanation, HoldStatus, LockStatus, WaitStatus
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
@@ -50,7 +51,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 
 def _summary(status: LockStatus) -> str:
     waiting = len(status.queue)
-    line = {0: "nobody waits", 1: "1 waits"}.get(waiting, f"{waiting} wait")
+    line = counted(waiting, "waits", "wait") if waiting else "nobody waits"
     if not status.holds:
         return f"{status.name} is free; {line} for it"
     first = status.holds[0]
@@ -58,7 +59,7 @@ def _summary(status: LockStatus) -> str:
         why = "whose process is dead" if first.alive is Alive.DEAD else "whose time is over"
         return f"{status.name} was held by {first.by}, {why}; {line} for it"
     if len(status.holds) > 1:
-        return f"{status.name} is shared by {len(status.holds)} jobs; {line} for it"
+        return f"{status.name} is shared by {counted(len(status.holds), 'job')}; {line} for it"
     return f"{status.name} is held by {first.by} ({first.mode.value}) for {span(first.since, status.now)}; {line} for it"
 
 

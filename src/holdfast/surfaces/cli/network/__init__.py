@@ -25,7 +25,7 @@ def network() -> None:
     It keeps track and coordinates; no interface, route or namespace is touched.
 
     \b
-        holdfast network hosts add h1 --ip 10.1.1.100/24 --router router-1 --mac 02:00:0a:01:01:64
+        holdfast network hosts add h1 --ip 10.1.1.100/24 --router router-1
         holdfast network leases take h1 --by run-7 --type quick --pid $$
     """
 

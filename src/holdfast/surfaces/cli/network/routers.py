@@ -59,7 +59,7 @@ def lock(
     """Lock routers, all or none, and print the token; exit 5 when they were not to be had in time.
 
     \b
-        holdfast network routers lock router-1 router-2 --by run-7 --type detailed --pid $$
+        holdfast network routers lock router-1 router-2 --by run-7 --pid $$
 
     The lock ends with the process of --pid, after --ttl, or by `unlock`. Quick jobs share a router with --shared.
     """

@@ -3,6 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.network import swept
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
@@ -16,7 +17,7 @@ def sweep(as_json: bool) -> None:
     """Remove the leases of dead processes, and those whose time is over."""
     with connected() as hf:
         done = swept(hf)
-    words = f"swept {done.host_leases} host leases and {done.neighbor_leases} neighbour leases"
+    words = f"swept {counted(done.host_leases, 'host lease')} and {counted(done.neighbor_leases, 'neighbour lease')}"
     answer(to_json(done) if as_json else words)
 
 

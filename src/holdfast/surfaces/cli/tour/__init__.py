@@ -29,6 +29,7 @@ from holdfast.surfaces.cli.tour.network import network_chapter
 from holdfast.surfaces.cli.tour.recovery import recovery_chapter
 from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage, complaints, filled
 from holdfast.surfaces.cli.tour.store import store_chapter
+from holdfast.surfaces.cli.tour.warden import attended
 from holdfast.surfaces.cli.tour.workflows import workflows_chapter
 
 
@@ -111,7 +112,7 @@ def tour(keep: bool) -> int:
     try:
         click.secho("A tour of Holdfast", bold=True)
         click.echo(filled(_INTRODUCTION))
-        with _ended_in_order():
+        with _ended_in_order(), attended(folder, keep=keep):
             told = _played(url, folder)
     except BrokenStep as broken:
         click.secho(f"\n  ✗ {broken}", fg="red")

@@ -4,31 +4,15 @@ import time
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, Fenced, ImpossibleTransition
-from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
+from holdfast.surfaces.cli.tour.stage import TELLING, BrokenStep, Stage
 
 LABEL = "tmux:claude"
 WAKE_MS_MAX = 1000
 """Well below the second look that a sleeper takes by itself (WAIT_RECHECK_S)."""
 
-_WAITER = """
+_WAITER = f"""
 import sys, time, holdfast
-
-class Telling:
-    '''Says when there is nothing to do but sleep.'''
-    def __init__(self, inner):
-        self.inner = inner
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-    def __enter__(self):
-        return self
-    def __exit__(self, *how):
-        return self.inner.__exit__(*how)
-    def listen(self, topics):
-        return Telling(self.inner.listen(topics))
-    def wait(self, timeout_s, **more):
-        print('asleep', flush=True)
-        return self.inner.wait(timeout_s, **more)
-
+{TELLING}
 hf = holdfast.connect(sys.argv[1])
 hf.store = Telling(hf.store)
 job = hf.jobs.pick_pending(sys.argv[2], wait_s=20)

@@ -4,7 +4,7 @@ import signal
 
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import Fenced
-from holdfast.surfaces.cli.tour.stage import BrokenStep, Stage
+from holdfast.surfaces.cli.tour.stage import TELLING, BrokenStep, Stage
 
 LABEL, BOARD, NAME = "tmux:night", "board-7", "tour-night"
 RECOVERED_MS_MAX = 1500
@@ -22,25 +22,9 @@ print(job.job_id, job.token, grant.token, flush=True)
 signal.pause()
 """
 
-_SUCCESSOR = """
+_SUCCESSOR = f"""
 import sys, time, holdfast
-
-class Telling:
-    '''Says when there is nothing to do but sleep.'''
-    def __init__(self, inner):
-        self.inner = inner
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-    def __enter__(self):
-        return self
-    def __exit__(self, *how):
-        return self.inner.__exit__(*how)
-    def listen(self, topics):
-        return Telling(self.inner.listen(topics))
-    def wait(self, timeout_s, **more):
-        print('asleep', flush=True)
-        return self.inner.wait(timeout_s, **more)
-
+{TELLING}
 url, label, board, name, manifest = sys.argv[1:]
 real = holdfast.connect(url)
 hf = holdfast.connect(url)

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from holdfast.app import Holdfast
+from holdfast.surfaces.cli.tour.warden import MARK
 
 PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.03
@@ -22,6 +23,25 @@ _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
 """How variables begin that would lead a process of the tour elsewhere than to the tour's own store and tmux."""
 
 Process = subprocess.Popen[bytes]
+
+TELLING = """
+class Telling:
+    '''Says when there is nothing to do but sleep.'''
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *how):
+        return self.inner.__exit__(*how)
+    def listen(self, topics):
+        return Telling(self.inner.listen(topics))
+    def wait(self, timeout_s, **more):
+        print('asleep', flush=True)
+        return self.inner.wait(timeout_s, **more)
+"""
+"""For a program whose sleep is part of the story: what it wraps its store in."""
 
 
 class BrokenStep(Exception):
@@ -38,7 +58,7 @@ class Stage:
         self.told = 0
         self.last_said = ""
         around = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), "TMUX_TMPDIR": str(folder)}
+        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), MARK: str(folder)}
         self._started: list[Process] = []
 
     def title(self, text: str, why: str) -> None:

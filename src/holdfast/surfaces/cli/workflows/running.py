@@ -75,7 +75,7 @@ def run(
 
     \b
         holdfast workflows run nightly --recipe llama-70b -- ./evaluate.sh
-        holdfast workflows run tuning --recipe qwen-7b --preemptible -- python tune.py
+        holdfast workflows run tuning --recipe qwen-7b -- python tune.py
 
     The command's own process is the owner. It is renewed at a third of its time to live, and released when it ends. Refused
     (exit status 4) while a swap to another recipe is under way, unless --wait is given.

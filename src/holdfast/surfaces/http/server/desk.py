@@ -18,6 +18,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import EAgain, Full, LockTimeout, Unavailable
 from holdfast.kernel.limits import SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
+from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.locks import Free
 from holdfast.surfaces.http.server.operation import Operation
 from holdfast.surfaces.http.server.told import Told
@@ -100,10 +101,8 @@ class Desk:
 
     async def _at_once(self, operation: Operation, asked: Plain, more: dict[str, Any]) -> Any:
         """Carry out one that may wait, where nobody else can: what is to be had at once is had. Raises Full otherwise."""
-        full = Full(
-            f"{self._waits_max} requests wait on this server already: ask again in a moment, or without waiting",
-            limit=self._waits_max,
-        )
+        waiting = counted(self._waits_max, "request waits", "requests wait")
+        full = Full(f"{waiting} on this server already: ask again in a moment, or without waiting", limit=self._waits_max)
         if "turn" not in operation.more:
             raise full
         turn = Turn(self._told)

@@ -1,6 +1,5 @@
 """`create_job`, `claim_job` and `report_job`: delegated work."""
 
-import logging
 import os
 import time
 from typing import Annotated, Literal
@@ -11,7 +10,7 @@ from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import HoldfastError, InvalidValue, Lost, Refused
+from holdfast.kernel.errors import InvalidValue, Lost, Refused
 from holdfast.kernel.limits import (
     ID_CHARS_MAX,
     JOB_ATTEMPTS_MAX,
@@ -20,6 +19,7 @@ from holdfast.kernel.limits import (
     PATH_CHARS_MAX,
     PROMPT_BYTES_MAX,
 )
+from holdfast.surfaces.answers.jobs import logged
 from holdfast.surfaces.mcp.answers import JobAnswer, job_view
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.job_claim import JobClaim, job_handle
@@ -81,7 +81,7 @@ def create_job(hand: Hand, asked: CreateArguments, call: Call) -> JobAnswer:
         max_attempts=asked.max_attempts,
     )
     call.undo_by(lambda: hand.hf.jobs.cancel(job.job_id, reason="taken back by the client that asked for it"))
-    _mirror(hand)
+    logged(hand.hf, wait=True)
     return JobAnswer(job=job_view(job), next="status with its job_id, and wait_s to wait for its end")
 
 
@@ -101,7 +101,7 @@ def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
     call.undo_by(lambda: hand.let_go(job_handle(job.job_id)))
     hand.hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
     hand.errand.wake(job.job_id)
-    _mirror(hand)
+    logged(hand.hf, wait=True)
     return JobAnswer(
         job=job_view(job),
         handle=job_handle(job.job_id),
@@ -122,7 +122,7 @@ def report_job(hand: Hand, asked: ReportArguments, call: Call) -> JobAnswer:
     if over:
         hand.drop(claim.handle)
     hand.errand.wake(job.job_id)
-    _mirror(hand)
+    logged(hand.hf, wait=True)
     words = "ask a person, and go on when you may" if asked.outcome == "permission_required" else "go on"
     return JobAnswer(job=job_view(job), handle=None if over else claim.handle, next="claim_job for the next" if over else words)
 
@@ -143,18 +143,6 @@ def _reported(hand: Hand, claim: JobClaim, asked: ReportArguments) -> Job:
         error=None if completed else asked.detail,
         also=hf.job_events.with_step(kind, detail=asked.detail),
     )
-
-
-def _mirror(hand: Hand) -> None:
-    """Bring the audit log of jobs up to date; its failure breaks nothing."""
-    with hand.mirroring:
-        try:
-            log = hand.hf.job_log
-            trouble = None if log is None else log.catch_up(hand.hf.log, hand.hf.jobs.peek)
-        except HoldfastError as error:
-            trouble = error.message
-    if trouble:
-        logging.getLogger("holdfast.mcp").warning("the log of jobs is not up to date: %s", trouble)
 
 
 JOB_TOOLS = (

@@ -1,6 +1,6 @@
 // The first view: what needs somebody, who waits for whom, who held what, the model, and what happened last.
 
-import { el, pill, when } from "./dom.js";
+import { el, many, pill, when } from "./dom.js";
 import { graph } from "./graph.js";
 import { timeline } from "./timeline.js";
 
@@ -67,7 +67,7 @@ export class Now {
 
   drawGraph({ graph: told, locks }) {
     const shown = new Set(told.edges.filter((edge) => edge.position !== null).map((edge) => edge.job)).size;
-    const waiting = locks.waiting === 1 ? "1 waits" : `${locks.waiting} wait`;
+    const waiting = many(locks.waiting, "waits", "wait");
     this.graph.words.textContent = locks.waiting ? `${waiting}${shown < locks.waiting ? `, ${shown} drawn` : ""}` : "";
     this.graph.show(told, () => {
       if (!told.edges.length) return calm("Nobody waits for anybody.");
@@ -83,7 +83,7 @@ export class Now {
 
   drawHolds(told) {
     const drawn = timeline(told, this.holds.element.clientWidth - 26, this.open);
-    this.holds.words.textContent = told.left_out ? `the newest; ${told.left_out} more resources` : "";
+    this.holds.words.textContent = told.left_out ? `the newest; ${many(told.left_out, "more resource")}` : "";
     this.holds.show(Math.random(), () =>
       drawn ? [drawn] : calm("Nothing was held, as far as the journal tells. A hold that nobody waited for shows while it lasts."),
     );
@@ -94,8 +94,7 @@ export class Now {
     const waits = swap.waits_for.length > 0;
     const now = el("b", {}, swap.current ?? "none loaded");
     if (!swap.target) {
-      const many = swap.workflows.length === 1 ? "1 workflow" : `${swap.workflows.length} workflows`;
-      return [el("div", { class: "inside" }, el("p", { class: "model" }, now), el("p", {}, swap.loaded_at ? "loaded " : "", when(swap.loaded_at), swap.loaded_at ? ", " : "", many))];
+      return [el("div", { class: "inside" }, el("p", { class: "model" }, now), el("p", {}, swap.loaded_at ? "loaded " : "", when(swap.loaded_at), swap.loaded_at ? ", " : "", many(swap.workflows.length, "workflow")))];
     }
     return [
       el(

@@ -1,0 +1,69 @@
+"""What people read: numbers agree with what they count, and help fits into a terminal."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.kernel.wording import counted
+from holdfast.surfaces.cli.root import holdfast
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = 80
+NOUNS = (
+    *("agents", "attempts", "entries", "events", "files", "folders", "gateways", "holders", "jobs", "leases", "locks"),
+    *("neighbours", "records", "requests", "resources", "sessions", "statements", "waiters", "workflows"),
+)
+_COUNTS = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(NOUNS)})\b")
+
+
+def test_one_is_one() -> None:
+    assert [counted(number, "lock") for number in (0, 1, 2)] == ["0 locks", "1 lock", "2 locks"]
+    assert [counted(number, "entry is", "entries are") for number in (1, 2)] == ["1 entry is", "2 entries are"]
+
+
+def _numbers_before_nouns(path: Path) -> Iterator[str]:
+    """Where a number that is known only when it is told stands before what it counts, written in the plural."""
+    for text in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(text, ast.JoinedStr):
+            continue
+        for value, after in zip(text.values, text.values[1:], strict=False):
+            counts = isinstance(after, ast.Constant) and _COUNTS.match(str(after.value))
+            if counts and isinstance(value, ast.FormattedValue) and not _fixed(value.value):
+                yield f"{path.relative_to(ROOT)}:{text.lineno}"
+
+
+def _fixed(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id.isupper()
+
+
+# The tour plays with fixed numbers.
+@pytest.mark.parametrize("path", [path for path in sorted((ROOT / "src").rglob("*.py")) if "tour" not in path.parts], ids=str)
+def test_a_number_that_may_be_one_agrees_with_what_it_counts(path: Path) -> None:
+    assert list(_numbers_before_nouns(path)) == []
+
+
+def _commands(command: click.Command, context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _commands(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def test_no_line_of_any_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    contexts = list(_commands(holdfast, click.Context(holdfast, info_name="holdfast", **holdfast.context_settings)))
+    wide = [f"{one.command_path}: {line}" for one in contexts for line in one.get_help().splitlines() if len(line) > COLUMNS]
+    assert len(contexts) > 90
+    assert wide == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_no_page_says_a_paragraph_twice(page: Path) -> None:
+    paragraphs = [one for one in page.read_text().split("\n\n") if len(one) > COLUMNS and not one.startswith(("|", "```", "!"))]
+    assert [one[:COLUMNS] for number, one in enumerate(paragraphs) if one in paragraphs[:number]] == []
