@@ -59,8 +59,8 @@ def use_all_of(hf: Holdfast) -> None:
 
 
 def modes(root: Path) -> dict[str, tuple[int, int]]:
-    """The mode and group of all that lies under a folder, itself included."""
-    found = [root, *root.rglob("*")]
+    """The mode and group of all that lies under a folder, itself included, but for what is just being made."""
+    found = [root, *(path for path in root.rglob("*") if path.suffix != ".new")]
     assert len(found) > 15, "much is made"
     return {str(path.relative_to(root)): (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_gid) for path in found}
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
 from holdfast.surfaces.cli import entry, root
 from tests.surfaces.command import CommandLine, Ran
@@ -56,12 +57,12 @@ def say(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 @contextmanager
 def waiting(hf: Holdfast, names: list[str], by: str, **how: object) -> Iterator[None]:
-    """In the block, a job waits for names in another thread. At its end, everything is released."""
+    """In the block, a job waits for names in another thread. At its end, all is released, what it has got by then too."""
     asleep = threading.Event()
 
     def ask() -> None:
-        with hf.locks.acquire(names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: asleep.set(), **how):  # type: ignore[arg-type]
-            return
+        with suppress(LeaseLost):
+            hf.locks.acquire(names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: asleep.set(), **how).release()  # type: ignore[arg-type]
 
     thread = threading.Thread(target=ask)
     thread.start()

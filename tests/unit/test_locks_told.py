@@ -707,3 +707,30 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     assert world.locks.status("a").queue == ()
     os.close(stop_fd)
     world.close()
+
+
+def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
+    """It would be withdrawn later, under the one that has entered it."""
+    clock = ManualClock()
+    store = Failing(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    held = world.locks.acquire("a", by="holder")
+    waiter = Waiter(lambda waits: world.locks.try_acquire("a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    store.down = True
+    os.eventfd_write(stop_fd, 1)
+    with pytest.raises(StoreUnavailable):
+        waiter.result()
+    # While it does not answer, nothing can be asked for either.
+    with pytest.raises(StoreUnavailable):
+        world.locks.acquire("a", by="w")
+    store.down = False
+    # Meanwhile its turn has come, and it is nobody's.
+    world.process(2).release_token(held.token)
+    grant = world.locks.acquire("a", by="w")
+    assert not grant.reentered
+    world.locks._tick()
+    world.locks.check(grant)
+    assert grant.release()
+    os.close(stop_fd)
+    world.close()

@@ -12,7 +12,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
-from holdfast.primitives.locks import Mode
+from holdfast.primitives.locks import Grant, Mode
 from holdfast.surfaces.mcp import lines
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.identity import identify
@@ -133,6 +133,23 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     assert len(hf.locks.status("x").holds) == 1
     assert claim.let_go(1) is True
     assert claim.let_go(1) is False
+
+
+def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that takes its time: whoever let go has its answer before the wait knows of its end."""
+    slow, try_acquire = threading.Event(), hf.locks.try_acquire
+
+    def slowly(names: tuple[str, ...], **how: object) -> Grant | None:
+        assert slow.wait(PATIENCE_S)
+        return try_acquire(names, by=str(how["by"]))
+
+    monkeypatch.setattr(hf.locks, "try_acquire", slowly)
+    claim, ended = _lock_claim(hf)
+    assert claim.let_go(0) is True
+    slow.set()
+    assert ended.wait(PATIENCE_S)
+    assert hf.locks.status("x").holds == ()
+    assert hf.locks.statistics()["x"].grants == 1
 
 
 def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:

@@ -254,6 +254,8 @@ class Locks(Oversight):
         self._begin()
         if not wish.names:
             return Grant(self, id="", by=wish.by, mode=wish.mode, names=(), taken=(), token=0)
+        if self._room.strays:
+            self._room.clear(wish.names)
         holder = self._asker.this_process() if wish.process is THIS_PROCESS else cast("Holder | None", wish.process)
         request_id, deadline = self._asker.new_id(), Deadline(wish.timeout_s)
         try:

@@ -61,7 +61,25 @@ class Room(NamedTuple):
         """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the
         store does not answer, is done later."""
         if request_id not in self.strays:
+            self._withdraw_if_possible(request_id, names)
+
+    def withdraw_strays(self) -> None:
+        """Try again what could not be withdrawn."""
+        for request_id, names in list(self.strays.items()):
+            self._withdraw_if_possible(request_id, names)
+
+    def clear(self, names: tuple[str, ...]) -> None:
+        """Before names are asked for: what an earlier request left of them must be gone. It would be taken for the job's own,
+        and withdrawn later under the one who entered it. Raises what keeps it from being withdrawn."""
+        for request_id, left in list(self.strays.items()):
+            if not set(names).isdisjoint(left):
+                self._withdraw(request_id, left)
+
+    def _withdraw_if_possible(self, request_id: str, names: tuple[str, ...]) -> None:
+        try:
             self._withdraw(request_id, names)
+        except HoldfastError as error:
+            logging.getLogger("holdfast.locks").warning("could not withdraw request %s yet: %s", request_id, error.message)
 
     def _withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         def body(turns: Turns) -> Hold | None:
@@ -80,17 +98,10 @@ class Room(NamedTuple):
             if hold is not None:
                 self.lasting.end(hold)
             self.strays.pop(request_id, None)
-        except BaseException as error:
+        except BaseException:
             # Not before: another thread would withdraw it too, and by then its id may have been asked with again.
             self.strays[request_id] = names
-            if not isinstance(error, HoldfastError):
-                raise
-            logging.getLogger("holdfast.locks").warning("could not withdraw request %s yet: %s", request_id, error.message)
-
-    def withdraw_strays(self) -> None:
-        """Try again what could not be withdrawn."""
-        for request_id, names in list(self.strays.items()):
-            self._withdraw(request_id, names)
+            raise
 
     def reaped(self, removed: Sequence[Removed]) -> None:
         """Count what was reaped, and let its durable copies go."""

@@ -1,10 +1,11 @@
 """A request for locks, from the first call to its release."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import HoldfastError, LeaseLost
+from holdfast.kernel.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
@@ -12,6 +13,8 @@ from holdfast.primitives.locks.waiting import Ahead as InLine
 from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
 from holdfast.surfaces.mcp.pursuit import Pursuit
 from holdfast.surfaces.mcp.stopping import Call
+
+_AGAIN_S = 1.0
 
 
 class LockClaim:
@@ -30,6 +33,9 @@ class LockClaim:
         self.told = False
         """Does the agent know that it holds it?"""
         self._given_back = False
+        self._mutex = threading.Lock()
+        self._unwanted = False
+        self._grant: Grant | None = None
 
     def begin(self, ended: Callable[[], object]) -> None:
         """Get in line."""
@@ -111,15 +117,35 @@ class LockClaim:
         """Withdraw it, or release what it holds. Raises StoreUnavailable when that cannot be said to have been done."""
         if self._pursuit is None:
             return False
-        waited = not self._pursuit.done
+        with self._mutex:
+            self._unwanted = True
+            waited = self._grant is None
         self._pursuit.stop(within_s)
-        grant = self._pursuit.found
-        return self._hf.locks.release(grant) if grant is not None else waited
+        return waited if self._grant is None else self._hf.locks.release(self._grant)
 
     def _seek(self, stop_fd: int) -> Grant | None:
-        return self._hf.locks.try_acquire(
+        grant = self._hf.locks.try_acquire(
             self.names, by=self.by, mode=self.mode, timeout_s=None, ttl_s=self._ttl_s, on_wait=self._see, stop_fd=stop_fd
         )
+        with self._mutex:
+            if not self._unwanted:
+                self._grant = grant
+                return grant
+        if grant is not None:
+            # Its turn came as it was given up, and whoever gave it up may not have waited for that.
+            self._give_back(grant)
+        return None
+
+    def _give_back(self, grant: Grant) -> None:
+        """Release what nobody wants any more and nobody has a handle for; again while the store does not answer."""
+        while True:
+            try:
+                self._hf.locks.release(grant)
+                return
+            except Unavailable as error:
+                if error.fields.get("closed"):
+                    return
+            time.sleep(_AGAIN_S)
 
     def _see(self, ahead: Sequence[InLine]) -> None:
         self._ahead = list(ahead)
