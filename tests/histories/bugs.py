@@ -32,7 +32,7 @@ def no_latch(draw: random.Random) -> None:
     """The same on PostgreSQL: no space is latched, whole or by rows."""
     from holdfast.stores.postgres import latches
 
-    latches.of_scope = lambda *_: "SELECT 1"  # type: ignore[assignment]
+    latches.of_scope = lambda *_: ("SELECT 1", [])  # type: ignore[assignment]
 
 
 def any_token(draw: random.Random) -> None:

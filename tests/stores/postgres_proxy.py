@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 _COMMITS = re.compile(rb"COMMIT[;\0]")
+_PREPARES = re.compile(rb"P.{4}([^\0]+)\0COMMIT\0", re.DOTALL)
 _READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -63,9 +64,10 @@ class Proxy:
             self._sockets |= {client, server}
             back = threading.Thread(target=self._back, args=(client, server))
             back.start()
+            names: set[bytes] = set()
             with contextlib.suppress(OSError):
                 while data := client.recv(65536):
-                    if self.lose and _COMMITS.search(data) and not self.lost:
+                    if _commits(data, names) and self.lose and not self.lost:
                         self.lost = 1
                         if self.lose == "before":
                             break
@@ -93,3 +95,9 @@ class Proxy:
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _commits(data: bytes, names: set[bytes]) -> bool:
+    """Does a message commit, by the word or by one of the names that the session knows it by?"""
+    names.update(_PREPARES.findall(data))
+    return bool(_COMMITS.search(data)) or any(b"\0%b\0" % name in data for name in names)

@@ -1,7 +1,9 @@
 """What goes over the wire: how few messages, how often a body runs, and what a notice may not do to a commit."""
 
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import listening, messages, open_postgres
+from holdfast.stores.postgres.connections import CONNECTIONS_MAX
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
 
@@ -26,20 +29,20 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The messages of transactions, as they are sent."""
-    texts: list[str] = []
-    really = messages._exchange
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the messages of transactions were sent over, once for each."""
+    over: list[object] = []
+    really = messages._results
 
-    def exchange(raw: messages.Connection, text: str) -> list[messages.Answer]:
-        texts.append(text)
-        return really(raw, text)
+    def results(raw: messages.Connection) -> messages.Any:
+        over.append(raw)
+        return really(raw)
 
-    monkeypatch.setattr(messages, "_exchange", exchange)
-    return texts
+    monkeypatch.setattr(messages, "_results", results)
+    return over
 
 
-def test_new_keys_that_nobody_looked_at_are_put_by_one_run(store: PostgresStore, sent: list[str]) -> None:
+def test_new_keys_that_nobody_looked_at_are_put_by_one_run(store: PostgresStore, sent: list[object]) -> None:
     runs: list[int] = []
 
     def body(tx: Tx) -> int:
@@ -100,7 +103,7 @@ def test_what_a_body_put_it_sees(store: PostgresStore) -> None:
     assert store.transact(body, scope=[rows(THINGS)]) == [2, True, None, True]
 
 
-def test_a_job_is_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[str]) -> None:
+def test_a_job_is_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[object]) -> None:
     with connect(postgres_url) as hf:
         for _ in range(2):
             hf.jobs.register_job("x", agent="a", agent_session="s")
@@ -159,13 +162,45 @@ def test_a_statement_is_known_by_its_name_after_a_failure_too(store: PostgresSto
     assert store.transact(lambda tx: tx.find(THINGS, "place", ("x",), reverse=True), scope=[rows(THINGS)]) == []
 
 
-def test_statements_beyond_the_bound_are_sent_as_text(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_PREPARED_MAX", 0)
-    with store.connections._lent(_soon()) as raw:
-        raw.prepared.clear()
-    put(store, "it's 100%", Thing(owner="o'%s"))
-    row = store.get(THINGS, "it's 100%")
-    assert row is not None and row.record.owner == "o'%s"
+@pytest.mark.parametrize("bound", ["_PREPARED_MAX", "_PARAMETERS_MAX"])
+def test_statements_beyond_a_bound_are_sent_with_their_text(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(messages, bound, 0)
+    with closing(open_postgres(postgres_url)) as store:
+        put(store, "it's 100%", Thing(owner="o'%s"))
+        row = store.get(THINGS, "it's 100%")
+        assert row is not None and row.record.owner == "o'%s"
+        with store.connections._lent(_soon()) as raw:
+            assert not any("%s" in sql for sql in raw.prepared)
+
+
+def test_a_server_that_ends_the_session_in_a_message_is_understood(store: PostgresStore) -> None:
+    """Its last words come before the end of the message, which never does."""
+    with closing(store.connections.connect()) as raw:
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            messages.exchange(
+                raw, [messages.bound("SELECT pg_terminate_backend(pg_backend_pid())"), messages.bound("SELECT 1")]
+            )
+        with pytest.raises(psycopg.OperationalError):
+            messages.exchange(raw, [messages.bound("SELECT 1")])
+
+
+def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresStore) -> None:
+    """Both ways at once: neither side waits for the other to read first."""
+    large = "x" * 3_000_000
+    with closing(store.connections.connect()) as raw:
+        answers = messages.exchange(raw, [messages.bound("SELECT %s::text", (large,)) for _ in range(4)])
+        assert [answer.rows for answer in answers] == [[(large,)]] * 4
+
+
+def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: PostgresStore) -> None:
+    with closing(store.connections.connect()) as raw:
+        statements = [messages.bound("SELECT 1 / %s::integer", (0,)), messages.bound("CREATE TABLE never (x integer)")]
+        for _ in range(2):
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                messages.exchange(raw, statements)
+        assert messages.exchange(raw, [messages.bound("SELECT to_regclass(%s)::text", ("never",))])[0].rows == [(None,)]
 
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
@@ -205,6 +240,32 @@ def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None
         assert [(entry.subject, entry.data) for entry in store.journal().entries] == [(text, {text: text}) for text in hostile]
         with pytest.raises(InvalidValue, match="NUL"):
             store.transact(lambda tx: tx.append(actor="t", kind="k", subject="a\0b"), scope=[])
+
+
+def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with_it(store: PostgresStore) -> None:
+    connections = store.connections
+    with connections._lent(_soon()) as raw:
+        pass
+    with connections._lent(_soon()) as again:
+        assert again is raw
+        with connections._lent(_soon()) as other:
+            assert other is not raw
+        raw.at_hand_until = 0.0
+    assert connections._at_hand is other
+    store.close()
+    assert raw.closed and other.closed
+
+
+def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresStore) -> None:
+    connections = store.connections
+    with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
+        lent = [all_of_them.enter_context(connections._lent(_soon())) for _ in range(CONNECTIONS_MAX)]
+        waiting = pool.submit(store.get, THINGS, "warm")
+        while not connections._asking:
+            time.sleep(0)
+        all_of_them.close()
+        assert waiting.result(PATIENCE_S) is not None
+        assert len(set(lent)) == CONNECTIONS_MAX
 
 
 def _soon() -> messages.Any:

@@ -24,7 +24,7 @@ class Dialect(NamedTuple):
     """A parameter."""
     schema: str
     """What stands before a table's name."""
-    dump: Callable[[bytes], bytes | str]
+    dump: Callable[[bytes], bytearray | str]
     """A record's bytes as the value column takes them."""
     for_update: str = ""
     """What makes a read lock its rows."""
@@ -47,6 +47,7 @@ class Table:
         self.row = f"({', '.join([m] * len(self.names))})"
         self.insert = f"INSERT INTO {self.name} ({', '.join(self.names)}) VALUES {self.row}"
         self.put = f"{self.insert} ON CONFLICT (ns, key) DO UPDATE SET {updates}"
+        self.puts: dict[tuple[bool, ...], str] = {}
         sets = ", ".join(f"{name} = {m}" for name in self.names[2:])
         self.update = f"UPDATE {self.name} SET {sets} WHERE ns = {m} AND key = {m}"
         self.get = f"SELECT value, rev FROM {self.name} WHERE ns = {m} AND key = {m}"
@@ -55,6 +56,13 @@ class Table:
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
+
+    def putting(self, placed: tuple[bool, ...], dialect: Dialect) -> str:
+        """The statement `put` of a record that is in some of its indexes: only of those it takes a place."""
+        m = dialect.mark
+        row = f"({', '.join([m] * 4 + [m if there else 'NULL' for there in placed])})"
+        self.puts[placed] = sql = self.put.replace(self.row, row)
+        return sql
 
     def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
         """A stretch of the records by a column, built once for each shape: (has an upper bound, goes backwards, has a limit,

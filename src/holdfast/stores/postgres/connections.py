@@ -11,12 +11,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Transformer
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
@@ -40,6 +41,7 @@ _RECONNECT_S = 1.0
 """How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
 
 _CLOSE_TIMEOUT_S = 5.0
+_AT_HAND_S = 60.0
 
 
 WAIT_S = TRANSACT_TIMEOUT_S
@@ -93,6 +95,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that stops waiting for a server that says nothing."""
 
     patience_until: float = math.inf
+    at_hand_until: float = 0.0
     life: int = 0
     """The life of the server (life.py) that this connection is in."""
     journal: int = 0
@@ -100,11 +103,22 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared: dict[str, str] = {}
+        self.prepared: dict[str, bytes] = {}
         """The statements that this session has prepared (messages.py), by their names."""
+        self.reader = Transformer(self)
+        """What makes values of the server's answers."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)
+
+    def hear(self, gen: Generator[Wait, Ready | int, T]) -> T:
+        """Wait as a generator asks that looks at the limit itself, by `check_patience` when a moment passed in silence."""
+        return super().wait(gen)
+
+    def check_patience(self) -> None:
+        """Raises NoAnswer when the limit has passed."""
+        if time.monotonic() > self.patience_until:
+            raise NoAnswer("no answer within the time limit")
 
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
@@ -113,8 +127,8 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
         wanted = next(gen)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() > connection.patience_until:
-                raise NoAnswer("no answer within the time limit")
+            if not ready:
+                connection.check_patience()
             wanted = gen.send(ready)
     except StopIteration as end:
         result: T = end.value
@@ -135,6 +149,8 @@ class Connections:
         self._mutex = threading.Lock()
         self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._pool: ConnectionPool[Connection] | None = None
+        self._at_hand: Connection | None = None
+        self._asking = 0
         self._closed = False
         self._failures = 0
         """How many connections could not be made until the last that was."""
@@ -178,7 +194,11 @@ class Connections:
     def close(self) -> None:
         """Close what is idle; what is lent out closes when it comes back."""
         self._closed = True
+        with self._mutex:
+            raw, self._at_hand = self._at_hand, None
         if self._pool is not None:
+            if raw is not None:
+                self._pool.putconn(raw)
             self._pool.close(_CLOSE_TIMEOUT_S)
 
     def after_fork(self) -> None:
@@ -200,17 +220,37 @@ class Connections:
         self._begin_process()
         self._closed = was_closed
 
-    @contextmanager
-    def _lent(self, deadline: Deadline) -> Iterator[Connection]:
+    def _lent(self, deadline: Deadline) -> "_Lent":
+        return _Lent(self, deadline)
+
+    def lend(self, deadline: Deadline) -> tuple[ConnectionPool[Connection], Connection]:
+        """A connection that gives up a moment after the deadline, and the pool that it is of."""
         pool = self._opened()
-        raw = self._from(pool, deadline)
+        with self._mutex:
+            raw, self._at_hand = self._at_hand, None
+            self._asking += raw is None
+        if raw is None:
+            try:
+                raw = self._from(pool, deadline)
+                raw.at_hand_until = time.monotonic() + _AT_HAND_S
+            finally:
+                with self._mutex:
+                    self._asking -= 1
         raw.patience_until = deadline.at + _GRACE_S
-        try:
-            yield raw
-        finally:
-            _settle(raw)
-            raw.patience_until = math.inf
-            pool.putconn(raw)
+        return pool, raw
+
+    def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
+        """Take a connection back. One stays at hand, since the pool's way costs as much as a message; but not for long, as the
+        pool looks after its connections when they come back, nor while anybody waits for the pool."""
+        _settle(raw)
+        raw.patience_until = math.inf
+        fit = not raw.closed and time.monotonic() < raw.at_hand_until
+        with self._mutex:
+            # Of another pool is what was lent before this process was forked off.
+            if fit and self._at_hand is None and not self._asking and not self._closed and pool is self._pool:
+                self._at_hand = raw
+                return
+        pool.putconn(raw)
 
     def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
         """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
@@ -262,6 +302,23 @@ class Connections:
             self._keeps_sessions = True
 
 
+class _Lent:
+    """A connection for the block of a `with`. A class of its own, since this is on the way of every single call."""
+
+    __slots__ = ("_connections", "_deadline", "_pool", "_raw")
+
+    def __init__(self, connections: Connections, deadline: Deadline) -> None:
+        self._connections = connections
+        self._deadline = deadline
+
+    def __enter__(self) -> Connection:
+        self._pool, self._raw = self._connections.lend(self._deadline)
+        return self._raw
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.give_back(self._pool, self._raw)
+
+
 def _failures(pool: ConnectionPool[Connection]) -> int:
     return pool.get_stats().get("connections_errors", 0)
 
@@ -269,6 +326,10 @@ def _failures(pool: ConnectionPool[Connection]) -> int:
 def _settle(raw: Connection) -> None:
     """Leave no transaction open behind whatever ended the work."""
     status = raw.pgconn.transaction_status
+    if raw.pgconn.pipeline_status != PipelineStatus.OFF:
+        # Interrupted in the middle of a message.
+        raw.close()
+        return
     if status == TransactionStatus.IDLE:
         return
     if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):

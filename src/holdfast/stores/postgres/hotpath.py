@@ -12,8 +12,10 @@ from holdfast.kernel.space import R, Space
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.attempt import Ended, committing
 from holdfast.stores.postgres.connections import Connection, Deadline
-from holdfast.stores.postgres.messages import Messages
+from holdfast.stores.postgres.messages import bound, exchange
 from holdfast.stores.sql import table_of
+
+_COMMIT, _ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
 
 
 def put_new(
@@ -29,7 +31,7 @@ def put_new(
     stripes = [latches.stripe_key(namespace, table.name, key) for key, _ in items]
     found = _changed(raw, namespace, space, deadline, stripes, _put_new(space, len(items)), parameters)
     if len(found) < len(items):
-        Messages(raw).exchange(["ROLLBACK"])
+        exchange(raw, [_ROLLBACK])
         return Ended(None)
     return committing(raw, int(found[0][0]), found[0][1], lambda: _commit(raw))
 
@@ -41,7 +43,7 @@ def delete_if(
     sql = table_of(space, schema.DIALECT).delete_if(len(keys), schema.DIALECT) + f" RETURNING 0, {schema.THIS_TRANSACTION}"
     found = _changed(raw, namespace, space, deadline, [], sql, [namespace, token, *keys])
     if not found:
-        Messages(raw).exchange(["ROLLBACK"])
+        exchange(raw, [_ROLLBACK])
         return Ended(0)
     return committing(raw, len(found), found[0][1], lambda: _commit(raw))
 
@@ -55,16 +57,14 @@ def _changed(
     sql: str,
     parameters: Sequence[Any],
 ) -> list[tuple[Any, ...]]:
-    messages = Messages(raw)
     latching = latches.shared(namespace, space.name, stripes, latches.limit_ms(deadline))
-    statements = [*latches.begin(deadline), latching]
     faults.reach("postgres.write")
-    return messages.exchange([*statements, messages.bound(sql, parameters)])[-1].rows
+    return exchange(raw, [bound(*one) for one in (*latches.begin(deadline), latching, (sql, parameters))])[-1].rows
 
 
 def _commit(raw: Connection) -> None:
     faults.reach("postgres.commit.before")
-    Messages(raw).exchange(["COMMIT"])
+    exchange(raw, [_COMMIT])
     faults.reach("postgres.commit.after")
 
 

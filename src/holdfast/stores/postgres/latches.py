@@ -5,7 +5,7 @@ latched by the row's own lock; a key without a row by the lock of its stripe. Th
 no transaction, however many keys it makes, can fill the server's table of locks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -52,49 +52,55 @@ def listeners_class(namespace: str) -> int:
     return _number("listeners", namespace) >> 32
 
 
-def exclusive(keys: Iterable[int], limit_ms: int = 0) -> str:
+Asked = tuple[str, list[Any]]
+"""A statement and its parameters."""
+
+
+def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Asked:
     """The statement that takes these locks, in one order for everyone; if they are several, within a limit from the
     transaction's beginning."""
-    return _taking(f"pg_advisory_xact_lock({key})" for key in sorted(set(keys))).replace(_LIMIT, str(limit_ms))
+    return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
 
 
-def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: int = 0) -> str:
+def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: int = 0) -> Asked:
     """The statement that latches a space for work on single rows of it, and these stripes of its keys."""
-    whole = f"pg_advisory_xact_lock_shared({space_key(namespace, space)})"
-    return _taking((whole, *(f"pg_advisory_xact_lock({key})" for key in sorted(set(stripes))))).replace(_LIMIT, str(limit_ms))
+    keys = [(_WHOLE, key) for key in sorted(set(stripes))]
+    return _taking([(_SHARED, space_key(namespace, space)), *keys], limit_ms)
 
 
-def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> str:
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Asked:
     """The statement that latches a scope, in the one global order of spaces, within a limit from the beginning."""
-    return _of_scope(namespace, scope).replace(_LIMIT, str(limit_ms))
+    return _taking(_of_scope(namespace, scope), limit_ms)
 
 
 @lru_cache(maxsize=1024)
-def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> str:
+def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tuple[str, int]]:
     whole = {space.name for space in scope if isinstance(space, Space)}
-    return _taking(
-        f"pg_advisory_xact_lock{'' if space.name in whole else '_shared'}({space_key(namespace, space.name)})"
-        for space in spaces_of(scope)
-    )
+    return [(_WHOLE if space.name in whole else _SHARED, space_key(namespace, space.name)) for space in spaces_of(scope)]
 
 
-def _taking(calls: Iterable[str]) -> str:
-    """One statement of these calls. The server bounds each wait by itself: before every further one it is told what is left of
-    the limit, or all of them together could take as many times that long."""
-    return "SELECT " + f", {_LEFT}, ".join(calls)
+def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Asked:
+    """One statement that takes these locks. The server bounds each wait by itself: before every further one it is told what is
+    left of the limit, or all of them together could take as many times that long."""
+    parameters = [limit_ms] * (2 * len(locks) - 1)
+    parameters[::2] = [key for _, key in locks]
+    return "SELECT " + f", {_LEFT}, ".join(call for call, _ in locks), parameters
 
 
-_LIMIT = "{limit_ms}"
+_WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
 _PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
-_LEFT = f"set_config('lock_timeout', greatest({_LIMIT} - {_PASSED_MS}, 1)::text, true)"
+_LEFT = f"set_config('lock_timeout', greatest(%s - {_PASSED_MS}, 1)::text, true)"
 
 
-def begin(deadline: Deadline, *, durable: bool = True) -> list[str]:
+def begin(deadline: Deadline, *, durable: bool = True) -> list[Asked]:
     """The statements that begin a transaction with what is left of a time limit."""
-    lazily = [] if durable else ["SET LOCAL synchronous_commit = off"]
     # Every session begins with the default limit, and most calls have it.
     usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
-    return ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *([] if usual else [limit(deadline)]), *lazily]
+    return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_LAZILY])]
+
+
+_BEGIN: Asked = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", []
+_LAZILY: Asked = "SET LOCAL synchronous_commit = off", []
 
 
 def limit_ms(deadline: Deadline) -> int:
@@ -102,13 +108,13 @@ def limit_ms(deadline: Deadline) -> int:
     return max(int(deadline.left_s() * 1000), 1)
 
 
-def limit(deadline: Deadline) -> str:
+def limit(deadline: Deadline) -> Asked:
     """The statement that tells the server what is left of a time limit.
 
     It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements would. What else may
     take too long is ended by the client.
     """
-    return f"SET LOCAL lock_timeout = {limit_ms(deadline)}"
+    return "SELECT set_config('lock_timeout', %s, true)", [str(limit_ms(deadline))]
 
 
 def _number(*parts: str) -> int:

@@ -77,7 +77,7 @@ def _found(raw: Connection) -> int:
 
 def _begin(raw: Connection) -> int:
     raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-    raw.execute(latches.exclusive([latches.migration_key()]))
+    raw.execute(*latches.exclusive([latches.migration_key()]))
     number = _found(raw)
     if not number:
         number = advance(raw)

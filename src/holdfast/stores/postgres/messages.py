@@ -1,27 +1,36 @@
-"""Messages: several statements in one, each as short as the server's memory of it allows, and their answers.
+"""Messages: several statements in one, each executed by the name that the session knows it by, and their answers.
 
-A transaction is a few messages of several statements, and only text can carry several. Parsing and planning the text would be
-most of the server's work, so that a statement with parameters is prepared in each session when it is first sent, and from
-then on executed by its name.
+A transaction is a few messages of several statements. Parsing and planning them would be most of the server's work, so that a
+statement is prepared in each session when it is first sent, in the same message, and from then on named. Its parameters travel
+beside it, so that none of them is ever read as SQL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import generators
-from psycopg.pq import Escaping, ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.waiting import Ready, Wait
 
 from holdfast.kernel.errors import InvalidValue
 from holdfast.stores.postgres.connections import Connection
 
 _PREPARED_MAX = 512
-"""Most statements that are kept prepared in a session; what comes beyond is sent as text."""
+"""Most statements that are kept prepared in a session; what comes beyond is sent with its text."""
+_PARAMETERS_MAX = 128
+"""Most parameters of one that is kept: so many are those of a number of records that seldom comes again."""
 
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
-_BOOL, _INT8, _INT2, _INT4 = 16, 20, 21, 23
+_END = ExecStatus.PIPELINE_SYNC
+
+
+class Statement(NamedTuple):
+    """A statement to be part of a message, and its parameters as the server reads them."""
+
+    sql: str
+    parameters: list[bytes | None]
 
 
 class Answer(NamedTuple):
@@ -31,84 +40,112 @@ class Answer(NamedTuple):
     changed: int
 
 
-class Messages:
-    """The messages of one transaction over one connection."""
+def bound(sql: str, parameters: Sequence[Any] = ()) -> Statement:
+    """A statement with its parameters, each marked in it by %s. Raises InvalidValue for text that cannot be sent."""
+    return Statement(sql, [_written(value) for value in parameters])
 
-    def __init__(self, raw: Connection) -> None:
-        self._raw = raw
-        self._escape = Escaping(raw.pgconn).escape_literal
-        self._preparing: dict[str, tuple[str, str]] = {}
 
-    def bound(self, sql: str, parameters: Sequence[Any] = ()) -> str:
-        """A statement with its parameters, to be part of a message. Raises InvalidValue for text that cannot be sent."""
-        texts = [self._literal(value) for value in parameters]
-        name = self._raw.prepared.get(sql)
+def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
+    """Send statements in one message, and return the answers to them. Raises the driver's errors.
+
+    What follows one that failed is not done. A connection that is left in the middle of a message is of no use any more.
+    """
+    pgconn, known = raw.pgconn, raw.prepared
+    fresh: dict[str, bytes] = {}
+    unasked: list[int] = []
+    pgconn.enter_pipeline_mode()
+    for number, (sql, parameters) in enumerate(statements):
+        name = known.get(sql) or fresh.get(sql)
         if name is None:
-            if len(self._raw.prepared) + len(self._preparing) >= _PREPARED_MAX:
-                return sql % tuple(texts)
-            name = self._prepare(sql, len(texts))
-        return f"EXECUTE {name}({', '.join(texts)})" if texts else f"EXECUTE {name}"
-
-    def exchange(self, statements: Sequence[str]) -> list[Answer]:
-        """Send statements in one message, and return the answers to them. Raises the driver's errors."""
-        preparing = [text for _, text in self._preparing.values()]
-        # A transaction says how it is isolated before anything else is said.
-        at = 1 if preparing and statements[0].startswith("BEGIN") else 0
-        answers = _exchange(self._raw, "; ".join([*statements[:at], *preparing, *statements[at:]]))
-        # Known by their names only now: had something before them failed, they would not have been prepared.
-        self._raw.prepared.update({sql: name for sql, (name, _) in self._preparing.items()})
-        self._preparing = {}
-        return [*answers[:at], *answers[at + len(preparing) :]]
-
-    def _prepare(self, sql: str, parameters: int) -> str:
-        if sql not in self._preparing:
-            name = f"holdfast_{next(_names)}"
-            marked = sql % tuple(f"${number}" for number in range(1, parameters + 1))
-            self._preparing[sql] = name, f"PREPARE {name} AS {marked}"
-        return self._preparing[sql][0]
-
-    def _literal(self, value: Any) -> str:
-        if value is None:
-            return "NULL"
-        if isinstance(value, int):
-            return str(value)
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, bytes):
-            return f"E'\\\\x{value.hex()}'::bytea"
-        if isinstance(value, datetime):
-            return f"'{value.isoformat()}'::timestamptz"
-        return f"ARRAY[{', '.join(map(self._text, value))}]::text[]"
-
-    def _text(self, text: str) -> str:
-        if "\0" in text:
-            raise InvalidValue("PostgreSQL cannot keep text with NUL in it: leave it out")
-        try:
-            return self._escape(text.encode()).decode()
-        except UnicodeEncodeError:
-            raise InvalidValue("a lone surrogate is no character and cannot be stored: encode such text first") from None
+            unasked.append(number)
+            name = _prepare(raw, sql, len(parameters), fresh)
+        pgconn.send_query_prepared(name, parameters)
+    pgconn.pipeline_sync()
+    results = raw.hear(_results(raw))
+    for number in unasked:
+        # Each comes before its statement's, so that what is left before it is one answer a statement.
+        del results[number]
+    # Known by their names only now: had something before them failed, they would not have been prepared.
+    known.update(fresh)
+    return [_answer(raw, result) for result in results]
 
 
-def _exchange(raw: Connection, text: str) -> list[Answer]:
-    raw.pgconn.send_query(text.encode())
-    answers = []
-    for result in raw.wait(generators.execute(raw.pgconn)):
-        if result.status in _FAILED:
-            raise psycopg.errors.error_from_result(result)
-        loads = [_LOADS.get(result.ftype(column), _decoded) for column in range(result.nfields)]
-        rows = [_row(result, row, loads) for row in range(result.ntuples)]
-        answers.append(Answer(rows, result.command_tuples or 0))
-    return answers
+def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
+    """Add to the message that a statement is prepared; return its name, which is put into `fresh` if it is to be kept."""
+    name = b""
+    if len(raw.prepared) + len(fresh) < _PREPARED_MAX and parameters <= _PARAMETERS_MAX:
+        name = fresh[sql] = b"holdfast_%d" % next(_names)
+    marked = sql % tuple(f"${number}" for number in range(1, parameters + 1))
+    raw.pgconn.send_prepare(name, marked.encode())
+    return name
 
 
-def _row(result: Any, row: int, loads: Sequence[Callable[[bytes], Any]]) -> tuple[Any, ...]:
-    values = (result.get_value(row, column) for column in range(len(loads)))
-    return tuple(None if value is None else load(value) for load, value in zip(loads, values, strict=True))
+def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
+    """The results of a message, one for each statement, once its end has come. Raises what the first that failed says."""
+    pgconn = raw.pgconn
+    results: list[Any] = []
+    failed = None
+    try:
+        while pgconn.flush():
+            if not (yield Wait.RW):
+                raw.check_patience()
+            pgconn.consume_input()
+        status = None
+        while status != _END:
+            if not (yield Wait.R):
+                raw.check_patience()
+            pgconn.consume_input()
+            while status != _END and not pgconn.is_busy():
+                result = pgconn.get_result()
+                if result is not None:
+                    status = result.status
+                    results.append(result)
+                    failed = result if failed is None and status in _FAILED else failed
+                elif pgconn.status == ConnStatus.BAD:
+                    raise psycopg.OperationalError("the connection is lost")
+        pgconn.exit_pipeline_mode()
+    except psycopg.OperationalError:
+        # What the server said before it ended the connection says more than that it did.
+        if failed is None:
+            raise
+    if failed is not None:
+        raise psycopg.errors.error_from_result(failed)
+    return results[:-1]
 
 
-def _decoded(value: bytes) -> str:
-    return value.decode()
+def _answer(raw: Connection, result: Any) -> Answer:
+    if not result.ntuples:
+        return Answer([], result.command_tuples or 0)
+    raw.reader.set_pgresult(result)
+    rows = raw.reader.load_rows(0, result.ntuples, tuple)
+    # Or the connection would keep all that it was told last.
+    raw.reader.set_pgresult(None)
+    return Answer(rows, result.ntuples)
 
 
-_LOADS: dict[int, Callable[[bytes], Any]] = {_INT8: int, _INT2: int, _INT4: int, _BOOL: lambda value: value == b"t"}
+def _written(value: Any) -> bytes | None:
+    """A value as the server reads it."""
+    if isinstance(value, str):
+        return _text(value)
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, bytes):
+        return b"\\x" + value.hex().encode()
+    if isinstance(value, datetime):
+        return value.isoformat().encode()
+    return b"{%b}" % b",".join(b'"%b"' % _text(item.replace("\\", r"\\").replace('"', r"\"")) for item in value)
+
+
+def _text(text: str) -> bytes:
+    # The driver would take it for the end of the text.
+    if "\0" in text:
+        raise InvalidValue("PostgreSQL cannot keep text with NUL in it: leave it out")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue("a lone surrogate is no character and cannot be stored: encode such text first") from None
+
+
 _names = count(1)

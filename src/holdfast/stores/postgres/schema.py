@@ -76,7 +76,7 @@ def migrate(raw: Connection) -> None:
     if _layout(raw) == LAYOUT_VERSION:
         return
     with raw.transaction():
-        raw.execute(latches.exclusive([latches.migration_key()]))
+        raw.execute(*latches.exclusive([latches.migration_key()]))
         found = _layout(raw)
         now = raw.execute(f"SELECT {latches.NOW}").fetchall()[0][0]
         start = token.first(token.next_era(0, instant(now))) + 1

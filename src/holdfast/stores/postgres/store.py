@@ -16,7 +16,7 @@ from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, s
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.listening import Listening
-from holdfast.stores.postgres.messages import Messages
+from holdfast.stores.postgres.messages import bound, exchange
 from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.postgres.translate import closed, translated
@@ -91,8 +91,7 @@ class PostgresStore:
         sql = table_of(space, schema.DIALECT).get
 
         def look(raw: Connection) -> list[tuple[Any, ...]]:
-            messages = Messages(raw)
-            return messages.exchange([messages.bound(sql, (self.namespace, key))])[0].rows
+            return exchange(raw, [bound(sql, (self.namespace, key))])[0].rows
 
         found = self.connections.persist(look, deadline)
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
@@ -173,8 +172,7 @@ class PostgresStore:
 def _declare(raw: Connection, space: Space[Any], deadline: Deadline) -> None:
     if schema.is_current(raw, space):
         return
-    for statement in [*latches.begin(deadline), latches.exclusive([latches.migration_key()])]:
-        raw.execute(statement.encode())
+    exchange(raw, [bound(*one) for one in (*latches.begin(deadline), latches.exclusive([latches.migration_key()]))])
     if not schema.is_current(raw, space):
         schema.declare(raw, space)
     raw.execute("COMMIT")

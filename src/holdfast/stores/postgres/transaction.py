@@ -6,8 +6,7 @@ messages: begin, take a record and a revision; write, commit and notify.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import SOMEBODY, notices
-from holdfast.stores.postgres.messages import Answer, Messages
+from holdfast.stores.postgres.messages import Answer, Statement, bound, exchange
 from holdfast.stores.scoping import check_entry, check_key, plan_of, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
@@ -33,7 +32,10 @@ _PLACE = "(life, xid, revision)"
 _ENDS = "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
 _TRIM = f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) AND (at < %s OR {_PLACE} <= {_ENDS} OFFSET %s))"
 _TAKE = f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
+_XID_IF_ANY = bound(f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
+_COMMIT, _ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
 _GIVEN = "SELECT last_value FROM holdfast.revision"
+_MORE = f"SELECT {schema.NEXT_REVISION} FROM generate_series(1, %s)"
 _KEPT_BACK_MAX = 256
 _NOT_YET = datetime.min.replace(tzinfo=UTC)
 _TOLD_S_MAX = 0.05
@@ -56,11 +58,10 @@ class PostgresReadTx(SqlReadTx):
     def __init__(self, raw: Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
         super().__init__(namespace, names)
         self._raw = raw
-        self._messages = Messages(raw)
         self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._messages.exchange([self._messages.bound(sql, parameters)])[0].rows
+        return exchange(self._raw, [bound(sql, parameters)])[0].rows
 
 
 class PostgresTx(PostgresReadTx, SqlTx):
@@ -85,7 +86,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._clock = clock
         self._begun = False
         self._wrote = False
-        self._pending: list[str] = []
+        self._pending: list[Statement] = []
         self._topics: dict[str, None] = {}
         self._stripes = stripes
         self._late = False
@@ -105,12 +106,12 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def begin(self, *, durable: bool) -> None:
         """Begin and take the latches in their global order, with the first message."""
-        self._pending = latches.begin(self._deadline, durable=durable)
+        self._pending = [bound(*one) for one in latches.begin(self._deadline, durable=durable)]
         self._limit_ms = latches.limit_ms(self._deadline)
         if self._scope:
-            self._pending.append(latches.of_scope(self._ns, self._scope, self._limit_ms))
+            self._pending.append(bound(*latches.of_scope(self._ns, self._scope, self._limit_ms)))
         if self._stripes:
-            self._pending.append(latches.exclusive(self._stripes, self._limit_ms))
+            self._pending.append(bound(*latches.exclusive(self._stripes, self._limit_ms)))
 
     @property
     def now(self) -> datetime:
@@ -130,24 +131,24 @@ class PostgresTx(PostgresReadTx, SqlTx):
             if not self._begun and not self._by_row:
                 self._send()
             if not self._in_hand:
-                self._take(self._send(self._messages.bound(_TAKE))[0].rows[0])
+                self._take(self._send(bound(_TAKE))[0].rows[0])
             self._revision = self._in_hand
         return self._revision
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._send(self._messages.bound(sql, parameters))[0].rows
+        return self._send(bound(sql, parameters))[0].rows
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
         faults.reach("postgres.write")
         self._wrote = True
-        answer, xid = self._send(self._messages.bound(sql, parameters), f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
+        answer, xid = self._send(bound(sql, parameters), _XID_IF_ANY)
         self.xid = self.xid or xid.rows[0][0]
         return answer.changed
 
     def write(self, sql: str, parameters: Sequence[Any]) -> None:
         faults.reach("postgres.write")
         self._wrote = True
-        self._pending.append(self._messages.bound(sql, parameters))
+        self._pending.append(bound(sql, parameters))
         if len(self._pending) > _KEPT_BACK_MAX:
             self._send()
 
@@ -221,14 +222,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if no transaction is open behind it."""
         ending = []
         if self._wrote or self._revision:
-            ending.append("COMMIT")
+            ending.append(_COMMIT)
         elif self._begun:
-            ending.append("ROLLBACK")
+            ending.append(_ROLLBACK)
         else:
             self._pending.clear()
             self._begun = True
         if self._topics and self._listened:
-            ending.append(self._messages.bound(*notices(self._ns, list(self._topics))))
+            ending.append(bound(*notices(self._ns, list(self._topics))))
         if not ending:
             return
         faults.reach("postgres.commit.before")
@@ -241,7 +242,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             return self.revision
         if not self._spare:
             number = min(2 * self._appended, _REVISIONS_AT_ONCE_MAX)
-            more = self._send(f"SELECT {schema.NEXT_REVISION} FROM generate_series(1, {number})")[0].rows
+            more = self._send(bound(_MORE, (number,)))[0].rows
             self._spare = sorted((row[0] for row in more), reverse=True)
             self._taken = self._spare[0]
         return self._spare.pop()
@@ -259,11 +260,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
         stripe = latches.stripe_key(self._ns, self._table(space).name, key)
         if fresh := stripe not in self._stripes:
             self._stripes.add(stripe)
-            self._pending.append(latches.exclusive([stripe]))
+            self._pending.append(bound(*latches.exclusive([stripe])))
         last = _GIVEN if self._revision else _TAKE
-        found, taken = self._send(
-            self._messages.bound(self._table(space).get_locked, (self._ns, key)), self._messages.bound(last)
-        )
+        found, taken = self._send(bound(self._table(space).get_locked, (self._ns, key)), bound(last))
         if not self._revision:
             self._take(taken.rows[0])
         elif fresh and taken.rows[0][0] > self._taken:
@@ -282,12 +281,12 @@ class PostgresTx(PostgresReadTx, SqlTx):
         stripes = {latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()} - self._stripes
         if stripes:
             self._stripes |= stripes
-            self._pending.append(latches.exclusive(stripes, self._limit_ms))
+            self._pending.append(bound(*latches.exclusive(stripes, self._limit_ms)))
         locking = []
         for table in dict.fromkeys(one.table for one in new.values()):
             keys = sorted(one.key for one in new.values() if one.table is table)
-            locking.append(self._messages.bound(_LOCK_ALL.format(table.name), (self._ns, keys)))
-        self._take(self._send(*locking, self._messages.bound(_TAKE))[-1].rows[0])
+            locking.append(bound(_LOCK_ALL.format(table.name), (self._ns, keys)))
+        self._take(self._send(*locking, bound(_TAKE))[-1].rows[0])
         self._revision = self._in_hand
         for one in new.values():
             one.row[2] = self._revision
@@ -314,7 +313,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         has to know, too."""
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
-        first = self._messages.bound(_taking(sql, columns, self._beginning()), parameters)
+        first = bound(_taking(sql, columns, _beginning(latches.NOW, self._ns)), parameters)
         row = self._send(first, opens=True)[0].rows[0]
         self._begun = True
         self._opened(row[-2:])
@@ -325,27 +324,27 @@ class PostgresTx(PostgresReadTx, SqlTx):
             # It was put after this transaction took its own revision; with that one it would go back.
             raise Again
 
-    def _send(self, *statements: str, opens: bool = False) -> list[Answer]:
+    def _send(self, *statements: Statement, opens: bool = False) -> list[Answer]:
         """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
         has to be known at the beginning."""
         self._place_new()
-        opening = [] if self._begun or opens else [self._messages.bound(_look(self._beginning(), taking=not self._by_row))]
-        texts = [*self._pending, *statements, *opening]
+        opening = [] if self._begun or opens else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
+        message = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
             # Locks of rows are waited for one by one, and all of them together have what is left of the time.
-            texts.insert(0 if self._begun else 1, latches.limit(self._deadline))
+            message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
             self._told_at = time.monotonic()
         self._pending = []
-        with self._remembering_failure():
-            answers = self._messages.exchange(texts)
+        try:
+            answers = exchange(self._raw, message)
+        except psycopg.Error as error:
+            # A body that swallows it must not have its transaction taken for committed.
+            self._failure = error
+            raise
         if opening:
             self._begun = True
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
-
-    def _beginning(self) -> str:
-        """What has to be known at the beginning: the time, and whether anybody listens."""
-        return f"{latches.NOW}, {_somebody(latches.listeners_class(self._ns))}"
 
     def _opened(self, row: Sequence[Any]) -> None:
         self.now = self._clock.saw(schema.instant(row[0]))
@@ -353,15 +352,6 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if row[2:]:
             # Whole spaces were latched before it, and there is nothing else to latch.
             self._take(row[2:])
-
-    @contextmanager
-    def _remembering_failure(self) -> Iterator[None]:
-        """A body that swallows a failure must not have its transaction taken for committed."""
-        try:
-            yield
-        except psycopg.Error as error:
-            self._failure = error
-            raise
 
 
 class _New(NamedTuple):
@@ -394,6 +384,7 @@ def _taking(sql: str, columns: str, beginning: str = "") -> str:
 
 
 @lru_cache(maxsize=256)
-def _somebody(listeners: int) -> str:
+def _beginning(now: str, namespace: str) -> str:
+    """What has to be known at the beginning: the time, and whether anybody listens."""
     # In a statement with parameters a per cent sign is written twice.
-    return SOMEBODY.format(listeners).replace("%", "%%")
+    return f"{now}, {SOMEBODY.format(latches.listeners_class(namespace)).replace('%', '%%')}"

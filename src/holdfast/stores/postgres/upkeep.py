@@ -110,7 +110,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
         schema.refuse_standby(raw)
         life.join(raw)
         raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        raw.execute(latches.exclusive([latches.migration_key()]))
+        raw.execute(*latches.exclusive([latches.migration_key()]))
         tables = [table_of(space, schema.DIALECT).name for space in spaces]
         raw.execute(f"LOCK TABLE {', '.join([*tables, 'holdfast.journal'])} IN SHARE ROW EXCLUSIVE MODE".encode())
         _refuse_full(raw, [*tables, "holdfast.journal"])

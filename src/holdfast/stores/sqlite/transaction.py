@@ -9,7 +9,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.scoping import check_entry, check_texts
+from holdfast.stores.scoping import check_entry, check_key, check_texts
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import STRIDE, SharedCounter
@@ -70,6 +70,15 @@ class SqliteTx(SqliteReadTx, SqlTx):
         except UNFIT as error:
             raise unfit(error) from None
 
+    def put(self, space: Space[R], key: str, record: R) -> None:
+        check_key(key)
+        table = self._table(space)
+        places = space.index_keys(record)
+        placed = tuple([place is not None for place in places])
+        sql = table.puts.get(placed) or table.putting(placed, self.dialect)
+        given = [bytearray(place) for place in places if place is not None]
+        self.change(sql, [self._ns, key, self.revision, bytearray(space.encode(record)), *given])
+
     def insert(self, space: Space[R], key: str, record: R) -> None:
         """Write a record that must be new. Raises KeyTaken when it is not."""
         try:
@@ -81,7 +90,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         encoded = check_entry(data)
         revision = self.revision + self._appended
         self._appended += 1
-        self.change(_APPEND, (revision, self._ns, microseconds(self.now), actor, kind, subject, encoded))
+        self.change(_APPEND, (revision, self._ns, microseconds(self.now), actor, kind, subject, bytearray(encoded)))
         self.topics[JOURNAL_TOPIC] = None
         return revision
 
