@@ -64,7 +64,19 @@ def _row(
 
 def _verdict(series: Series, what: str, target_ms: float, parts: int) -> Verdict:
     figure = series.spread(lambda sample: 1000 * sample.p50_s / parts)
-    return Verdict(f"ms to {what}, {series.contender.name}", f"under {target_ms:g}", figure, figure.median < target_ms)
+    return Verdict(
+        f"ms to {what}, {series.contender.name}",
+        f"under {target_ms:g}",
+        figure,
+        figure.median < target_ms,
+        _MISSED.get(what, ""),
+    )
+
+
+_MISSED = {
+    "lock a router": "A grant on PostgreSQL is two messages and a sync of the server's disk, since a crash of the server must not "
+    "take it back.",
+}
 
 
 def _opens(lab: Lab, url: str) -> bool:
