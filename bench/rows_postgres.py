@@ -93,8 +93,8 @@ def _pair(lab: Lab, address: str) -> Row:
 
 
 _NAMED = (
-    "Each of the two is two messages, and the raw side's is one: the first learns the name of the transaction, by which a commit "
-    "whose answer was lost can be looked up."
+    "Each of the two is two messages, and the raw side's is one: the first learns the name of the transaction, by which a "
+    "commit whose answer was lost can be looked up."
 )
 
 

@@ -80,8 +80,8 @@ def _first(series: Sequence[Series], kinds: Sequence[Kind]) -> list[Verdict]:
 
 _KEPT = (
     "A job here is two durable transactions of six and nine statements, for its record, its place in line, its token and its "
-    "journal: of the instructions of the second a fifth are SQLite's, and most of the rest Python's. huey stores a row of bytes "
-    "and deletes it. Redis is one server in C that syncs once for all whom it serves."
+    "journal: of the instructions of the second a fifth are SQLite's, and most of the rest Python's. huey stores a row of "
+    "bytes and deletes it. Redis is one server in C that syncs once for all whom it serves."
 )
 
 
