@@ -1,5 +1,6 @@
 """What tests of every room may ask for."""
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,18 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
+
+
+def pytest_configure() -> None:
+    """Hear what a terminal sends, also in a run behind nohup or in the background: what is ignored here is ignored by every
+    process that a test begins, and then none of them can be interrupted."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
