@@ -137,6 +137,7 @@ NOT_SERVED = {
     "Journal.lag": _MEASURED,
     "Journal.oldest": _MEASURED,
     "Journal.trim": "a part of another transaction",
+    "Locks.abandon": "of a grant in hand, which a client has not: release_token",
     "Locks.check": "of a grant in hand, which a client has not: check_token",
     "Locks.clear_unread": "done in the background",
     "Locks.close": "the end of a connection",

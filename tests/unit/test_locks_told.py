@@ -709,6 +709,23 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     world.close()
 
 
+def test_a_grant_that_is_abandoned_while_the_store_is_away_goes_when_it_is_back() -> None:
+    clock = ManualClock()
+    store = Failing(MemoryStore(clock=clock))
+    world = World(store, clock)  # type: ignore[arg-type]
+    grant = world.locks.acquire("a", by="job")
+    store.down = True
+    world.locks.abandon(grant)
+    store.down = False
+    assert world.holders("a") == ["job"]
+    world.locks._tick()
+    assert world.holders("a") == []
+    world.locks.abandon(world.locks.acquire("b", by="job"))
+    assert world.holders("b") == []
+    assert not grant.release()
+    world.close()
+
+
 def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     """It would be withdrawn later, under the one that has entered it."""
     clock = ManualClock()

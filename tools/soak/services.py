@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,21 +14,18 @@ from tests.surfaces.broker import Broker
 _DEATH_MS = 30_000
 
 
-class MessageBroker:
-    """mosquitto."""
+class _Restarted(ABC):
+    """A program that is begun again when it does not serve."""
 
-    kind = "broker"
+    serves = False
+    _ended = False
 
-    def __init__(self, folder: Path) -> None:
-        self.serves = self.stopped = self._ended = False
-        self._broker = Broker(folder / "broker")
-        os.environ.update(self._broker.environment)
-
+    @abstractmethod
     def up(self) -> None:
-        self._broker.start()
-        self.serves = True
+        """Begin it, and wait until it serves."""
 
     def tend(self) -> Iterator[str]:
+        """Begin it again if it was struck; tell what happened."""
         if self._ended:
             self._ended = False
             yield "ended"
@@ -35,6 +33,21 @@ class MessageBroker:
             self.up()
             yield "restarts"
             yield "recoveries"
+
+
+class MessageBroker(_Restarted):
+    """mosquitto."""
+
+    kind = "broker"
+
+    def __init__(self, folder: Path) -> None:
+        self.stopped = False
+        self._broker = Broker(folder / "broker")
+        os.environ.update(self._broker.environment)
+
+    def up(self) -> None:
+        self._broker.start()
+        self.serves = True
 
     def kill(self) -> bool:
         there = self.serves
@@ -55,7 +68,7 @@ class MessageBroker:
         self.stopped = False
 
 
-class Database:
+class Database(_Restarted):
     """PostgreSQL with all of its processes. What it had not written is lost when it is killed; it recovers from its log."""
 
     kind = "database"
@@ -63,7 +76,7 @@ class Database:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._asleep: list[int] = []
-        self.serves, self._ended = True, False
+        self.serves = True
 
     @property
     def stopped(self) -> bool:
@@ -72,15 +85,6 @@ class Database:
     def up(self) -> None:
         self._server.start()
         self.serves = True
-
-    def tend(self) -> Iterator[str]:
-        if self._ended:
-            self._ended = False
-            yield "ended"
-        if not self.serves:
-            self.up()
-            yield "restarts"
-            yield "recoveries"
 
     def kill(self) -> bool:
         if not self.serves:

@@ -188,6 +188,12 @@ class Locks(Oversight):
             grant.lose()
         return freed
 
+    def abandon(self, grant: Grant) -> None:
+        """Let go of a grant to which nobody will come back: now, or in the background as soon as the store answers."""
+        if grant.pid == os.getpid() and grant.taken and self._keeper.discard(grant):
+            grant.gone = "released"
+            self._withdraw(grant.id, grant.taken)
+
     def leave(self, grant: Grant, *, raising: bool) -> None:
         """The end of a `with` block: release, and raise LeaseLost if there was nothing left to release."""
         if grant.pid != os.getpid():
@@ -273,11 +279,14 @@ class Locks(Oversight):
             raise
         except BaseException:
             # Whatever came between the grant and its taker, Ctrl-C included, nobody knows of it.
-            self._room.withdraw(request_id, wish.names)
-            if self._room.strays:
-                self._keeper.wake()
+            self._withdraw(request_id, wish.names)
             raise
         return grant
+
+    def _withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
+        self._room.withdraw(request_id, names)
+        if self._room.strays:
+            self._keeper.wake()
 
     def _not_given(self, wish: Wish, answer: Deadlocked | Over) -> Over:
         if isinstance(answer, Deadlocked):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import HoldfastError, LeaseLost, Unavailable
+from holdfast.kernel.errors import HoldfastError, LeaseLost
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
@@ -13,8 +13,6 @@ from holdfast.primitives.locks.waiting import Ahead as InLine
 from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
 from holdfast.surfaces.mcp.pursuit import Pursuit
 from holdfast.surfaces.mcp.stopping import Call
-
-_AGAIN_S = 1.0
 
 
 class LockClaim:
@@ -133,19 +131,8 @@ class LockClaim:
                 return grant
         if grant is not None:
             # Its turn came as it was given up, and whoever gave it up may not have waited for that.
-            self._give_back(grant)
+            self._hf.locks.abandon(grant)
         return None
-
-    def _give_back(self, grant: Grant) -> None:
-        """Release what nobody wants any more and nobody has a handle for; again while the store does not answer."""
-        while True:
-            try:
-                self._hf.locks.release(grant)
-                return
-            except Unavailable as error:
-                if error.fields.get("closed"):
-                    return
-            time.sleep(_AGAIN_S)
 
     def _see(self, ahead: Sequence[InLine]) -> None:
         self._ahead = list(ahead)

@@ -40,7 +40,7 @@ def watch(folder: str, *, keep: bool) -> None:
     if sys.stdin.buffer.read() == _FAREWELL:
         return
     for _ in range(_ROUNDS_MAX):
-        # Again, since one may have started another meanwhile.
+        # Again, since one may have started another meanwhile; and nothing tells when those that were killed are gone.
         if not _end_all(f"{MARK}={folder}".encode()):
             break
         time.sleep(_PAUSE_S)
