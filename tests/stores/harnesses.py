@@ -33,8 +33,8 @@ class MemoryHarness:
 
     def damage(self, space: str, key: str, data: bytes) -> None:
         assert self._last is not None
-        shelf = self._last._world.shelves[space]
-        shelf[key] = shelf[key]._replace(data=data)
+        records = self._last._world.shelves[space].records
+        records[key] = records[key]._replace(data=data)
 
 
 class SqliteHarness:

@@ -392,8 +392,8 @@ def test_a_damaged_record_hides_no_other_and_is_not_swapped_under(world: World) 
 def damage(store: Store, space: str, key: str, data: bytes) -> None:
     """Spoil a record as no program of ours would."""
     if isinstance(store, MemoryStore):
-        shelf = store._world.shelves[space]
-        shelf[key] = shelf[key]._replace(data=data)  # type: ignore[index]
+        records = store._world.shelves[space].records
+        records[key] = records[key]._replace(data=data)
     elif isinstance(store, SqliteStore):
         with closing(sqlite3.connect(store.path)) as connection, connection:
             connection.execute(f"UPDATE s_{space} SET value = ? WHERE key = ?", (data, key))

@@ -8,23 +8,27 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
+from holdfast.stores.ranks import Ranks
 from holdfast.stores.scoping import (
     check_entry,
     check_key,
     check_limit,
     check_texts,
     cursor_at,
+    index_number,
     new_journal,
+    out_of_scope,
     places_of,
     same_residence,
 )
@@ -39,13 +43,17 @@ class _Stored(NamedTuple):
     places: list[bytes | None]
 
 
-Shelf = dict[str, _Stored]
+class _Shelf(NamedTuple):
+    """The records of a space, and their order."""
+
+    records: dict[str, _Stored]
+    ranks: Ranks
 
 
 class _World(NamedTuple):
     """An immutable state of the whole store; a commit replaces it."""
 
-    shelves: Mapping[str, Shelf]
+    shelves: Mapping[str, _Shelf]
     journal: tuple[Entry, ...]
     revision: int
 
@@ -146,7 +154,7 @@ class _MemoryReadTx:
         self.now = now
 
     def get(self, space: Space[R], key: str) -> Row[R] | None:
-        stored = self._shelf(space).get(key)
+        stored = self._shelf(space).records.get(key)
         return None if stored is None else Row(key, space.decode(key, stored.data), stored.revision)
 
     def range(
@@ -165,7 +173,11 @@ class _MemoryReadTx:
         low, high = max(prefix, start or ""), stop
         end = beyond_text(prefix)
         keys = sorted(
-            (key for key in self._shelf(space) if low <= key and (high is None or key < high) and (end is None or key < end)),
+            (
+                key
+                for key in self._shelf(space).records
+                if low <= key and (high is None or key < high) and (end is None or key < end)
+            ),
             reverse=reverse,
         )
         return self._rows(space, keys[:limit], damaged)
@@ -183,31 +195,18 @@ class _MemoryReadTx:
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
-        keys = self._indexed(space, index, *span(match, start, stop), reverse=reverse)
-        return self._rows(space, keys[:limit], damaged)
+        shelf = self._shelf(space)
+        keys = shelf.ranks.keys(index_number(space, index), *span(match, start, stop), reverse=reverse)
+        return self._rows(space, list(islice(keys, limit)), damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        return len(self._shelf(space)) if index is None else len(self.find(space, index, match))
+        shelf = self._shelf(space)
+        return len(shelf.records) if index is None else shelf.ranks.count(index_number(space, index), *span(match))
 
-    def _indexed(self, space: Space[Any], index: str, low: bytes, high: bytes | None, *, reverse: bool = False) -> list[str]:
-        """The keys of a stretch of an index, in its order."""
-        if index not in space.indexes:
-            raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
-        column = list(space.indexes).index(index)
-        places = sorted(
-            (
-                (place, key)
-                for key, stored in self._shelf(space).items()
-                if (place := stored.places[column]) is not None and low <= place and (high is None or place < high)
-            ),
-            reverse=reverse,
-        )
-        return [key for _, key in places]
-
-    def _shelf(self, space: Space[Any]) -> Shelf:
+    def _shelf(self, space: Space[Any]) -> _Shelf:
         if space.name not in self._names:
-            raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
-        return self._shelves.get(space.name, {})
+            raise out_of_scope(space)
+        return self._shelves.get(space.name) or _Shelf({}, Ranks(len(space.indexes)))
 
     def _rows(self, space: Space[R], keys: Sequence[str], damaged: Damage | None) -> list[Row[R]]:
         rows = []
@@ -239,13 +238,13 @@ class _MemoryTx(_MemoryReadTx):
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
-        self._writable(space)[key] = _Stored(space.encode(record), self.revision, space.index_keys(record))
+        self._set(space, key, _Stored(space.encode(record), self.revision, space.index_keys(record)))
 
     def delete(self, space: Space[Any], key: str) -> bool:
-        return self._writable(space).pop(key, None) is not None
+        return self._set(space, key, None) is not None
 
     def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        for key in self._indexed(space, index, *span(match)):
+        for key in self._shelf(space).ranks.keys(index_number(space, index), *span(match)):
             # One at a time: of a long line only the first is wanted.
             if found := self._rows(space, [key], damaged):
                 return found[0]
@@ -274,9 +273,14 @@ class _MemoryTx(_MemoryReadTx):
     def world(self) -> _World:
         return _World(self._shelves, self._journal, self._last)
 
-    def _writable(self, space: Space[Any]) -> Shelf:
+    def _set(self, space: Space[Any], key: str, stored: _Stored | None) -> _Stored | None:
+        """Put a record in, or take it out; return the one that was there."""
         shelf = self._shelf(space)
         if space.name not in self._own:
-            shelf = self._shelves[space.name] = dict(shelf)
+            shelf = self._shelves[space.name] = _Shelf(dict(shelf.records), shelf.ranks.copy())
             self._own.add(space.name)
-        return shelf
+        old = shelf.records.pop(key, None)
+        if stored is not None:
+            shelf.records[key] = stored
+        shelf.ranks.move(key, old and old.places, stored and stored.places)
+        return old

@@ -83,6 +83,20 @@ def check_limit(limit: int | None) -> None:
         raise InvalidValue(f"a limit of {limit} is not possible: give 0 or more, or none", limit=limit)
 
 
+def index_number(space: Space[Any], index: str) -> int:
+    """Which of a space's indexes this is. Raises InvalidValue for one that it does not have."""
+    try:
+        return list(space.indexes).index(index)
+    except ValueError:
+        names = ", ".join(space.indexes) or "none"
+        raise InvalidValue(f"space {space.name} has no index {index}: it declares {names}") from None
+
+
+def out_of_scope(space: Space[Any]) -> InvalidValue:
+    """What to say of a space that a transaction uses and did not name."""
+    return InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
+
+
 def check_entry(data: dict[str, Any] | None) -> bytes:
     """A journal entry's data as JSON. Raises InvalidValue when it is over the bound or is no JSON."""
     try:

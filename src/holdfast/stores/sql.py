@@ -10,11 +10,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.kernel.errors import Corrupt, InvalidValue, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, SchemaTooNew
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.scoping import check_key, check_limit, storable
+from holdfast.stores.scoping import check_key, check_limit, index_number, out_of_scope, storable
 
 
 class Dialect(NamedTuple):
@@ -217,12 +217,11 @@ class SqlReadTx(ABC):
 
     def _table(self, space: Space[Any]) -> Table:
         if space.name not in self._names:
-            raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
+            raise out_of_scope(space)
         return table_of(space, self.dialect)
 
     def _column(self, space: Space[Any], index: str) -> str:
-        if index not in space.indexes:
-            raise InvalidValue(f"space {space.name} has no index {index}: it declares {', '.join(space.indexes) or 'none'}")
+        index_number(space, index)
         return f"by_{index}"
 
 

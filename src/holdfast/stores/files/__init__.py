@@ -6,6 +6,8 @@ transaction.py  the verbs, sent to files or to the inner store
 shelf.py        the records of a space as one transaction sees them
 pile.py         all records of a space, in order and by index
 cabinet.py      what this process has read, and whether it still holds
+drawer.py       the same of a space with a file for each record
+watch.py        which names of a folder were changed, as the kernel tells
 sheet.py        a file with many records: its JSON, taken apart and put together
 rendering.py    JSON for people, whole or put together of parts
 redo.py         what the files of a committed change are to hold

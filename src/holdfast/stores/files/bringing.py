@@ -3,32 +3,44 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.kernel.layout import OneFile
+from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.space import Space
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, sync_file
+from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import Change
 from holdfast.stores.files.rendering import members, render
 from holdfast.stores.files.sheet import Sheet, with_documents
 from holdfast.stores.files.transaction import Room
 
 
+class Card(NamedTuple):
+    """One record with a file of its own, as it is to be; None: gone."""
+
+    space: Space[Any]
+    layout: FilePerRecord[Any]
+    key: str
+    entry: Entry[Any] | None
+    change: Change
+
+
 class Plan(NamedTuple):
     """The files of a transaction as they are to be, and the rooms they are made of."""
 
     sheets: dict[Spot, tuple[Sheet, list[Room[Any]]]]
-    cards: list[tuple[Room[Any], str, Change]]
+    cards: list[Card]
 
     def changes(self) -> list[Change]:
         """Every file to be written or removed."""
         whole = [Change(spot, sheet.data, keep=True) for spot, (sheet, _) in self.sheets.items()]
-        return whole + [change for _, _, change in self.cards]
+        return whole + [card.change for card in self.cards]
 
     def remember(self, cabinet: Cabinet) -> None:
         """Once the files are in place: what they hold need not be read again."""
         for spot, (sheet, rooms) in self.sheets.items():
             cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms})
-        for room, key, change in self.cards:
-            cabinet.wrote_card(room.space, change.spot, key, room.shelf.changed[key])
+        for space, layout, key, entry, _ in self.cards:
+            cabinet.wrote_card(space, layout, key, entry)
 
 
 def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
@@ -40,7 +52,8 @@ def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
             continue
         for key, entry in sorted(room.shelf.changed.items()):
             data = None if entry is None else render(entry.document)
-            plan.cards.append((room, key, Change(cabinet.spot_of(room.layout, key), data, keep=False)))
+            change = Change(cabinet.spot_of(room.layout, key), data, keep=False)
+            plan.cards.append(Card(room.space, room.layout, key, entry, change))
     for spot, (sheet, together) in plan.sheets.items():
         plan.sheets[spot] = (sheet._replace(data=sheet.data or render(sheet.value)), together)
     return plan

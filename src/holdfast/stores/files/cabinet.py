@@ -1,7 +1,6 @@
 """The files of a store as this process last read them, read again where anything shows that they were changed."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
@@ -10,15 +9,14 @@ from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import R, Space
 from holdfast.stores.files import naming
-from holdfast.stores.files.disk import Disk, Signature, Spot, Unfit, signature_of, unreadable
+from holdfast.stores.files.disk import Disk, Signature, Spot, Unfit, signature_of
+from holdfast.stores.files.drawer import Drawer, Keys, entry_of
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.pile import Entry, Pile, damaged
+from holdfast.stores.files.pile import Entry, Pile
 from holdfast.stores.files.redo import Change
 from holdfast.stores.files.sheet import NO_FILE, Sheet, Unsound, documents_of, parse
 
 Pending = Mapping[Spot, Change]
-Keys = Callable[[], Iterable[str]]
-"""Every key that the store knows of a space, to tell the keys of hashed names."""
 
 
 class _Seen(NamedTuple):
@@ -32,11 +30,6 @@ class _Drawn(NamedTuple):
     pile: Pile[Any]
 
 
-class _Card(NamedTuple):
-    signature: Signature
-    entry: Entry[Any]
-
-
 class Cabinet:
     """What was read, by file and by space. Everything in it is replaced and never changed, so threads share it."""
 
@@ -45,7 +38,7 @@ class Cabinet:
         self.disk = disk
         self._sheets: dict[Path, _Seen] = {}
         self._drawn: dict[Space[Any], _Drawn] = {}
-        self._cards: dict[Space[Any], dict[str, _Card]] = {}
+        self._drawers: dict[Space[Any], Drawer[Any]] = {}
 
     def sheet(self, space: Space[Any], layout: OneFile[Any], pending: Pending) -> Sheet:
         """The file of a layout. Raises Unsound for one that is no JSON, or StoreUnavailable."""
@@ -94,58 +87,30 @@ class Cabinet:
         for space, pile in drawn.items():
             self._drawn[space] = _Drawn(sheet, pile)
 
-    def wrote_card(self, space: Space[Any], spot: Spot, key: str, entry: Entry[Any] | None) -> None:
+    def wrote_card(self, space: Space[R], layout: FilePerRecord[R], key: str, entry: Entry[R] | None) -> None:
         """The same of a file for one record; None: it is gone."""
-        cards = self._cards.setdefault(space, {})
-        signature = None if entry is None else signature_of(spot.path)
-        if entry is None or signature is None:
-            cards.pop(key, None)
-        else:
-            cards[key] = _Card(signature, entry)
+        self._drawer(space, layout).wrote(key, entry)
 
     def card(self, space: Space[R], layout: FilePerRecord[R], key: str, pending: Pending) -> Entry[R] | None:
         """The record in the file of a key. Raises StoreUnavailable."""
-        spot = self.spot_of(layout, key)
-        if spot in pending:
-            data = pending[spot].data
-            return None if data is None else _entry(space, key, data)
-        signature = signature_of(spot.path)
-        if signature is None:
-            return None
-        cards = self._cards.setdefault(space, {})
-        known = cards.get(key)
-        if known is not None and known.signature == signature:
-            return known.entry
-        try:
-            found = self.disk.read(spot)
-        except Unfit as error:
-            return Entry(None, error=damaged(space, key, str(error), malformed=True))
-        if found is None:
-            return None
-        entry = _entry(space, key, found.data)
-        if found.sure:
-            cards[key] = _Card(found.signature, entry)
-        return entry
+        if pending and (spot := self.spot_of(layout, key)) in pending:
+            return _written(space, key, pending[spot])
+        return self._drawer(space, layout).one(key)
 
-    def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> dict[str, Entry[R]]:
+    def cards(self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys) -> Pile[R]:
         """The records of all files of a space. Raises StoreUnavailable."""
+        pile = self._drawer(space, layout).all(known_keys)
+        if not pending:
+            return pile
         pattern = naming.pattern_of(layout.name)
         folder = self.folders.of(layout.folder) / pattern.base
-        inner = {inner for component in _names(folder) if (inner := pattern.inner(component))}
+        written: dict[str, Entry[R] | None] = {}
         for spot, change in pending.items():
-            if spot.folder == folder and change.data is not None and (within := pattern.within(spot.name)):
-                inner.add(within)
-        hashed = known_keys() if any(naming.hashed(name) for name in inner) else ()
-        found: dict[str, Entry[R]] = {}
-        for name in inner:
-            key = naming.key_of(name, hashed)
-            if key is not None and (entry := self.card(space, layout, key, pending)) is not None:
-                found[key] = entry
-        cards = self._cards.get(space, {})
-        for key in list(cards):
-            if key not in found:
-                cards.pop(key, None)
-        return found
+            inner = pattern.within(spot.name) if spot.folder == folder else None
+            key = naming.key_of(inner, known_keys() if naming.hashed(inner) else ()) if inner else None
+            if key is not None:
+                written[key] = _written(space, key, change)
+        return pile.changed(written)
 
     def refuse_gone(self, layout: FilePerRecord[Any], pending: Pending, known_keys: Keys) -> None:
         """Raise StoreCorrupt when the folder of a space is gone that has records: most likely it is not mounted."""
@@ -171,7 +136,14 @@ class Cabinet:
 
     def forget(self) -> None:
         """Read everything anew from here on."""
-        self._sheets, self._drawn, self._cards = {}, {}, {}
+        self._sheets, self._drawn, self._drawers = {}, {}, {}
+
+    def _drawer(self, space: Space[R], layout: FilePerRecord[R]) -> Drawer[R]:
+        known = self._drawers.get(space)
+        if known is None:
+            # Another thread may have made one meanwhile: all are to use the same.
+            known = self._drawers.setdefault(space, Drawer(space, layout, self.folders.of(layout.folder), self.disk))
+        return known
 
 
 class SheetSource(Generic[R]):
@@ -223,7 +195,7 @@ class CardSource(Generic[R]):
         if self._all is None:
             found = self._cabinet.cards(self._space, self._layout, self._pending, self._keys)
             self._still()
-            self._all = Pile(self._space, self._layout.wire, found)
+            self._all = found
         return self._all
 
 
@@ -234,22 +206,11 @@ def _sheet(spot: Spot, layout: OneFile[Any], space: Space[Any], data: bytes) -> 
         raise Unsound(spot, layout, space, str(error)) from None
 
 
-def _entry(space: Space[R], key: str, data: bytes) -> Entry[R]:
-    try:
-        return Entry(parse(data))
-    except ValueError as error:
-        return Entry(None, error=damaged(space, key, str(error), malformed=True))
+def _written(space: Space[R], key: str, change: Change) -> Entry[R] | None:
+    """A record whose file may not be there yet."""
+    return None if change.data is None else entry_of(space, key, change.data)
 
 
 def _same(one: Any, other: Any) -> bool:
     """Equal as JSON, and not only to Python, for which 1 is True and 1.0."""
     return one is other or (one == other and to_json(one) == to_json(other))
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from None

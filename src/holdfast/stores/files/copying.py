@@ -176,7 +176,7 @@ def _refuse_full(cabinet: Cabinet, space: Space[Any]) -> None:
     there: Path | None = None
     if isinstance(layout, OneFile) and os.path.lexists(cabinet.spot(layout).path):
         there = cabinet.spot(layout).path
-    elif isinstance(layout, FilePerRecord) and (cards := cabinet.cards(space, layout, {}, tuple)):
+    elif isinstance(layout, FilePerRecord) and (cards := cabinet.cards(space, layout, {}, tuple).entries):
         there = cabinet.spot_of(layout, min(cards)).path
     if there is not None:
         raise Collision(f"the target holds {there}: a copy goes to a new store", path=str(there))

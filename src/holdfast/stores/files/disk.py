@@ -200,11 +200,16 @@ def backup_of(name: str) -> str:
 def signature_of(path: Path | str) -> Signature | None:
     """A file's signature; None when there is nothing. Raises StoreUnavailable when that cannot be told."""
     try:
-        return _signature(os.lstat(path))
+        return signature_of_stat(os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def signature_of_stat(found: os.stat_result) -> Signature:
+    """The same of a file that was looked at already."""
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def sync(folder: Path) -> None:
@@ -257,8 +262,10 @@ def _read(spot: Spot) -> Found | None:
         if not stat.S_ISREG(before.st_mode):
             raise Unfit("it is no plain file")
         data = _read_all(fd, before.st_size)
-        signature = _signature(os.fstat(fd))
-        sure = signature == _signature(before) and time.time_ns() - max(signature.mtime_ns, signature.ctime_ns) > _RACY_NS
+        signature = signature_of_stat(os.fstat(fd))
+        sure = (
+            signature == signature_of_stat(before) and time.time_ns() - max(signature.mtime_ns, signature.ctime_ns) > _RACY_NS
+        )
         return Found(data, signature, sure)
     finally:
         os.close(fd)
@@ -276,10 +283,6 @@ def _write(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
-
-
-def _signature(found: os.stat_result) -> Signature:
-    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @contextmanager

@@ -52,7 +52,14 @@ class Pattern(NamedTuple):
 
     def path(self, key: str) -> str:
         """The path of a key's file below the base."""
-        component = f"{self.prefix}{name_of(key)}{self.suffix}"
+        return self.beneath(self.component(key))
+
+    def component(self, key: str) -> str:
+        """The name of the base folder that stands for a key."""
+        return f"{self.prefix}{name_of(key)}{self.suffix}"
+
+    def beneath(self, component: str) -> str:
+        """The path of the file that such a name leads to."""
         return f"{component}/{self.rest}" if self.rest else component
 
     def within(self, path: str) -> str | None:

@@ -1,6 +1,5 @@
 """All records of one space in files: what was found of each, and their order by each index, worked out once."""
 
-from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Any, Generic
 
@@ -9,6 +8,7 @@ from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.space import R, Space
 from holdfast.stores.files.rendering import as_member
+from holdfast.stores.ranks import Places, Ranks
 
 WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
 """What reading a document that is no record raises."""
@@ -73,16 +73,19 @@ class Pile(Generic[R]):
         self._space = space
         self._wire = wire
         self.entries = entries
-        self._order: list[list[tuple[bytes, str]]] | None = None
+        self._ranks: Ranks | None = None
         self._broken: dict[str, Corrupt] = {}
 
-    def placed(self, column: int) -> list[tuple[bytes, str]]:
-        """Every place in an index and its key, in order. Those of damaged records are not known."""
-        return self._sorted()[column]
+    def ranks(self) -> Ranks:
+        """Their order by each index. The places of damaged records are not known."""
+        if self._ranks is None:
+            placed = [(key, self._places(key, entry)) for key, entry in self.entries.items()]
+            self._ranks = Ranks(len(self._space.indexes), ((key, places) for key, places in placed if places is not None))
+        return self._ranks
 
     def broken(self) -> Mapping[str, Corrupt]:
         """The damaged records, by key."""
-        self._sorted()
+        self.ranks()
         return self._broken
 
     def changed(self, changes: Mapping[str, Entry[R] | None]) -> "Pile[R]":
@@ -94,40 +97,23 @@ class Pile(Generic[R]):
             else:
                 entries[key] = entry
         pile = Pile(self._space, self._wire, entries)
-        if self._order is not None:
-            pile._order = [list(places) for places in self._order]
+        if self._ranks is not None:
+            pile._ranks = self._ranks.copy()
             pile._broken = dict(self._broken)
             for key, entry in changes.items():
-                pile._move(key, self.entries.get(key), entry)
+                pile._move(pile._ranks, key, self.entries.get(key), entry)
         return pile
 
-    def _move(self, key: str, before: Entry[R] | None, after: Entry[R] | None) -> None:
-        assert self._order is not None
-        if before is not None and self._broken.pop(key, None) is None:
-            for order, place in zip(self._order, before.places(self._space, key, self._wire), strict=True):
-                if place is not None:
-                    del order[bisect_left(order, (place, key))]
-        if after is not None:
-            for order, place in zip(self._order, after.places(self._space, key, self._wire), strict=True):
-                if place is not None:
-                    insort(order, (place, key))
+    def _move(self, ranks: Ranks, key: str, before: Entry[R] | None, after: Entry[R] | None) -> None:
+        was = None if self._broken.pop(key, None) or before is None else self._places(key, before)
+        ranks.move(key, was, None if after is None else self._places(key, after))
 
-    def _sorted(self) -> list[list[tuple[bytes, str]]]:
-        if self._order is None:
-            order: list[list[tuple[bytes, str]]] = [[] for _ in self._space.indexes]
-            for key, entry in self.entries.items():
-                try:
-                    places = entry.places(self._space, key, self._wire)
-                except Corrupt as error:
-                    self._broken[key] = error
-                    continue
-                for into, place in zip(order, places, strict=True):
-                    if place is not None:
-                        into.append((place, key))
-            for into in order:
-                into.sort()
-            self._order = order
-        return self._order
+    def _places(self, key: str, entry: Entry[R]) -> Places | None:
+        try:
+            return entry.places(self._space, key, self._wire)
+        except Corrupt as error:
+            self._broken[key] = error
+            return None
 
 
 def damaged(space: Space[Any], key: str, why: str, *, malformed: bool = False) -> RecordInvalid:

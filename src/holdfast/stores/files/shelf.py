@@ -1,16 +1,16 @@
 """The records of one space as a transaction sees them: what was found in files, and over it what the transaction changed."""
 
-from bisect import bisect_left
+from itertools import islice
 from typing import Generic, Protocol
 
 from holdfast.kernel.codec import to_json, to_plain
-from holdfast.kernel.errors import Corrupt, InvalidValue
+from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage
 from holdfast.stores.files.pile import Entry, Pile
-from holdfast.stores.scoping import check_limit, check_texts
+from holdfast.stores.scoping import check_limit, check_texts, index_number
 
 
 class Source(Protocol[R]):
@@ -99,12 +99,19 @@ class Shelf(Generic[R]):
     ) -> list[tuple[str, R]]:
         """What `find` of the port asks for. A damaged record could be any of those, so each of them counts as one."""
         check_limit(limit)
-        pile, (low, high) = self.pile(), span(match, start, stop)
-        order = pile.placed(self._column(index))
+        pile, number = self.pile(), index_number(self._space, index)
         self._tell(pile, damage)
-        stretch = order[bisect_left(order, (low,)) : None if high is None else bisect_left(order, (high,))]
-        keys = [key for _, key in (reversed(stretch) if reverse else stretch)]
-        return [(key, self.record(key, pile.entries[key])) for key in keys[:limit]]
+        keys = pile.ranks().keys(number, *span(match, start, stop), reverse=reverse)
+        return [(key, self.record(key, pile.entries[key])) for key in islice(keys, limit)]
+
+    def count(self, index: str | None, match: Parts) -> int:
+        """What `count` of the port asks for."""
+        pile = self.pile()
+        if index is None:
+            return len(pile.entries)
+        number = index_number(self._space, index)
+        self._tell(pile, None)
+        return pile.ranks().count(number, *span(match))
 
     def _set(self, key: str, entry: Entry[R] | None) -> None:
         self.changed[key] = entry
@@ -116,9 +123,3 @@ class Shelf(Generic[R]):
             if damage is None:
                 raise broken[key]
             damage.append(broken[key])
-
-    def _column(self, index: str) -> int:
-        names = list(self._space.indexes)
-        if index not in names:
-            raise InvalidValue(f"space {self._space.name} has no index {index}: it declares {', '.join(names) or 'none'}")
-        return names.index(index)

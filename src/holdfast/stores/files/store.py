@@ -162,6 +162,7 @@ class FilesStore:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.cabinet.forget()
             self._latch.close()
             self.inner.close()
 

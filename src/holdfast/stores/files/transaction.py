@@ -12,7 +12,7 @@ from holdfast.kernel.store import Damage, ReadTx, Row, Tx
 from holdfast.stores.files.redo import GENERATIONS, Mark, laid_out, shadow_of
 from holdfast.stores.files.sheet import Sheet
 from holdfast.stores.files.shelf import Shelf
-from holdfast.stores.scoping import check_key, storable
+from holdfast.stores.scoping import check_key, out_of_scope, storable
 
 X = TypeVar("X", bound=ReadTx)
 
@@ -133,9 +133,7 @@ class FilesReadTx(Generic[X]):
         room = self._room(space)
         if room is None:
             return self._tx.count(space, index, match)
-        if index is None:
-            return len(room.shelf.pile().entries)
-        return len(room.shelf.by_index(index, match, None, None, reverse=False, limit=None, damage=None))
+        return room.shelf.count(index, match)
 
     def end(self) -> None:
         """From here on it can do nothing: what it would change is decided."""
@@ -147,7 +145,7 @@ class FilesReadTx(Generic[X]):
         if laid_out(space) is None:
             return None
         if space.name not in self._names:
-            raise InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
+            raise out_of_scope(space)
         return self._rooms[space.name]
 
     def _own(self) -> int:

@@ -185,8 +185,8 @@ def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
         if isinstance(layout, OneFile):
             spots = [part.cabinet.spot(layout)]
         elif isinstance(layout, FilePerRecord):
-            keys = part.cabinet.cards(space, layout, {}, lambda space=space: part.keys(space))  # type: ignore[misc]
-            spots = [part.cabinet.spot_of(layout, key) for key in sorted(keys)]
+            cards = part.cabinet.cards(space, layout, {}, lambda space=space: part.keys(space))  # type: ignore[misc]
+            spots = [part.cabinet.spot_of(layout, key) for key in sorted(cards.entries)]
         else:
             continue
         yield from (spot for spot in spots if spot not in seen and os.path.lexists(spot.path))
@@ -208,7 +208,7 @@ def entries_of(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
         return pile.entries
     assert layout is not None
     part.cabinet.refuse_gone(layout, pending, lambda: part.keys(space))
-    return part.cabinet.cards(space, layout, pending, lambda: part.keys(space))
+    return part.cabinet.cards(space, layout, pending, lambda: part.keys(space)).entries
 
 
 def recover(store: FilesStore, part: Part) -> None:

@@ -1,0 +1,239 @@
+"""A folder of so many files that the kernel tells which were changed: whatever is done to one of them is seen by the next
+reader, and the others are not looked at."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from holdfast.kernel.errors import RecordInvalid
+from holdfast.kernel.limits import FILES_WATCHED_FROM
+from holdfast.kernel.store import Store
+from holdfast.stores.files import drawer, watch
+from holdfast.stores.files.store import FilesStore
+from tests.stores.files_spaces import CARDS, Host, open_files, put
+
+MANY = FILES_WATCHED_FROM + 40
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def cards(root: Path) -> Path:
+    """A folder of cards, written by hand."""
+    folder = root / "cards"
+    folder.mkdir(parents=True)
+    _fill(folder)
+    return folder
+
+
+@pytest.fixture
+def store(root: Path, cards: Path) -> Iterator[FilesStore]:
+    assert cards.is_dir()
+    store = open_files(root)
+    for _ in range(3):
+        # Known, then watched, then told of.
+        assert len(_found(store)) == MANY
+    yield store
+    store.close()
+
+
+def _fill(folder: Path) -> None:
+    for number in range(MANY):
+        (folder / f"c{number:04}.json").write_text(json.dumps({"ip": f"{number:04}"}))
+
+
+def _found(store: Store) -> list[str]:
+    """Every address in its order, by the index."""
+    return [row.record.ip for row in store.read(lambda tx: tx.find(CARDS, "ip"), scope=[CARDS])]
+
+
+def _in_place(folder: Path) -> str:
+    (folder / "c0007.json").write_text(json.dumps({"ip": "zzzz"}))
+    return "zzzz"
+
+
+def _replaced(folder: Path) -> str:
+    (folder / "new").write_text(json.dumps({"ip": "zzzz"}))
+    os.rename(folder / "new", folder / "c0007.json")
+    return "zzzz"
+
+
+def _made(folder: Path) -> str:
+    (folder / "other.json").write_text(json.dumps({"ip": "zzzz"}))
+    return "zzzz"
+
+
+def _removed(folder: Path) -> str:
+    (folder / f"c{MANY - 1:04}.json").unlink()
+    return f"{MANY - 2:04}"
+
+
+def _renamed(folder: Path) -> str:
+    os.rename(folder / f"c{MANY - 1:04}.json", folder / "aside")
+    return f"{MANY - 2:04}"
+
+
+def _moved_in(folder: Path) -> str:
+    (folder.parent / "elsewhere.json").write_text(json.dumps({"ip": "zzzz"}))
+    os.rename(folder.parent / "elsewhere.json", folder / "c0007.json")
+    return "zzzz"
+
+
+def _another_folder(folder: Path) -> str:
+    shutil.move(folder, folder.with_name("before"))
+    folder.mkdir()
+    _fill(folder)
+    return _in_place(folder)
+
+
+CHANGES = [_in_place, _replaced, _made, _removed, _renamed, _moved_in, _another_folder]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
+def test_whatever_is_done_to_a_file_is_seen_at_once(store: FilesStore, cards: Path, change: Callable[[Path], str]) -> None:
+    # Each within the tick of the file system's clock that the one before was in.
+    for ip in ("y001", "y002", "y003", "0003"):
+        (cards / "c0003.json").write_text(json.dumps({"ip": ip}))
+        assert ip in _found(store)
+    last = change(cards)
+    assert _found(store)[-1] == last
+    assert _found(store)[-1] == last
+
+
+def test_the_other_files_are_not_looked_at(store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    look = drawer.signature_of
+
+    def noting(path: Path | str) -> object:
+        looked.append(os.path.basename(path))
+        return look(path)
+
+    monkeypatch.setattr(drawer, "signature_of", noting)
+    monkeypatch.setattr(drawer.Drawer, "_look_at_all", None)
+    _in_place(cards)
+    assert _found(store)[-1] == "zzzz"
+    assert looked == ["c0007.json"]
+    assert put(store, CARDS, "c0008", ip="zzzzz")
+    assert _found(store)[-2:] == ["zzzz", "zzzzz"]
+    assert set(looked) == {"c0007.json", "c0008.json"}
+
+
+def test_another_process_is_seen_and_sees(store: FilesStore, root: Path) -> None:
+    other = open_files(root)
+    for number in range(20):
+        one, two = (store, other) if number % 2 else (other, store)
+        # The longest are named by a hash, which only the store can read.
+        put(one, CARDS, f"c{number:04}" * (60 if number % 3 else 1), ip=f"z{number:03}")
+        assert _found(two)[-1] == f"z{number:03}"
+    other.close()
+
+
+def test_more_than_the_kernel_keeps(store: FilesStore, cards: Path) -> None:
+    kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    for number in range(kept + 1):
+        # Two in a row of the same would be told as one.
+        os.utime(cards / f"c{number % 2:04}.json")
+    _in_place(cards)
+    assert _found(store)[-1] == "zzzz"
+    _made(cards)
+    assert _found(store)[-2:] == ["zzzz", "zzzz"]
+
+
+@pytest.mark.parametrize("call", ["inotify_init1", "inotify_add_watch"])
+def test_a_kernel_that_tells_nothing(root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    libc = watch.ctypes.CDLL(None)
+    monkeypatch.setattr(libc, call, lambda *_: -1)
+    monkeypatch.setattr(watch.ctypes, "CDLL", lambda _: libc)
+    store = open_files(root)
+    for _ in range(3):
+        assert len(_found(store)) == MANY
+    _in_place(cards)
+    assert _found(store)[-1] == "zzzz"
+    store.close()
+
+
+def test_what_one_thread_was_told_no_other_misses(store: FilesStore, cards: Path) -> None:
+    threads = 4
+    begin = Barrier(threads)
+
+    def look(_: int) -> str:
+        begin.wait()
+        return _found(store)[-1]
+
+    with ThreadPoolExecutor(threads) as pool:
+        for number in range(100):
+            (cards / "c0007.json").write_text(json.dumps({"ip": f"z{number:03}"}))
+            assert set(pool.map(look, range(threads))) == {f"z{number:03}"}
+
+
+def test_a_forked_child_takes_nothing_from_its_parent(store: FilesStore, cards: Path) -> None:
+    _in_place(cards)
+    child = os.fork()
+    if child == 0:
+        try:
+            seen = [_found(store)[-1] for _ in range(3)]
+        finally:
+            os._exit(0 if seen == ["zzzz"] * 3 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert _found(store)[-1] == "zzzz"
+
+
+def test_a_file_that_cannot_be_read_is_looked_at_until_it_can(store: FilesStore, cards: Path) -> None:
+    (cards / "c0007.json").write_text("{")
+    for _ in range(2):
+        with pytest.raises(RecordInvalid, match="c0007"):
+            _found(store)
+    _in_place(cards)
+    assert _found(store)[-1] == "zzzz"
+
+
+def test_what_failed_half_way_is_not_forgotten(store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_place(cards)
+    _removed(cards)
+
+    def failing(path: Path | str) -> object:
+        raise RuntimeError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drawer, "signature_of", failing)
+        with pytest.raises(RuntimeError):
+            _found(store)
+    assert _found(store)[-2:] == [f"{MANY - 2:04}", "zzzz"]
+
+
+def test_nothing_is_left_open(root: Path, cards: Path) -> None:
+    assert cards.is_dir()
+    before = len(os.listdir("/proc/self/fd"))
+    store = open_files(root)
+    for _ in range(3):
+        _found(store)
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_fewer_files_are_looked_at_each_and_need_no_watch(store: FilesStore, cards: Path) -> None:
+    watched = _watches()
+    for number in range(60):
+        (cards / f"c{number:04}.json").unlink()
+    assert len(_found(store)) == MANY - 60
+    assert len(_found(store)) == MANY - 60 and _watches() == watched - 1
+    assert _in_place(cards) == _found(store)[-1]
+    put(store, CARDS, "c0007", ip="aaaa")
+    assert store.get(CARDS, "c0007").record == Host(ip="aaaa")  # type: ignore[union-attr]
+
+
+def _watches() -> int:
+    return sum(
+        "inotify" in os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{fd}")
+    )
