@@ -103,19 +103,26 @@ def test_what_a_body_put_it_sees(store: PostgresStore) -> None:
     assert store.transact(body, scope=[rows(THINGS)]) == [2, True, None, True]
 
 
-def test_a_job_is_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[object]) -> None:
+def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[object]) -> None:
     with connect(postgres_url) as hf:
         for _ in range(2):
             hf.jobs.register_job("x", agent="a", agent_session="s")
         hf.jobs.pick_pending("s")
         sent.clear()
+        hf.jobs.register_job("x", agent="a", agent_session="s")
+        assert len(sent) == 2
+        sent.clear()
         job = hf.jobs.pick_pending("s")
         assert job is not None and len(sent) == 2
+        sent.clear()
+        job = hf.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0).picked
+        assert job is not None and len(sent) == 3
+        sent.clear()
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
-        assert len(sent) == 4
+        assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
         # Whoever finds nothing looks once for the dead.
-        assert len(sent) == 7
+        assert len(sent) == 5
 
 
 def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

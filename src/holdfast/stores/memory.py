@@ -153,7 +153,7 @@ class _MemoryReadTx:
         self._names = names
         self.now = now
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
         stored = self._shelf(space).records.get(key)
         return None if stored is None else Row(key, space.decode(key, stored.data), stored.revision)
 

@@ -131,7 +131,7 @@ class SqlReadTx(ABC):
         """The same of one that locks the rows it finds."""
         return self.rows(sql, parameters)
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
         sql = self._table(space).get
         found = self.rows(sql, (self._ns, key)) if storable(key) else []
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None

@@ -64,10 +64,12 @@ class Wish(Plain, frozen=True, kw_only=True):
         return self
 
 
-def new_job(tx: Tx, wish: Wish) -> Job:
-    """The job of a wish, pending, inside the transaction that registers it. Raises Collision when its id is taken."""
-    job_id = wish.job_id or _new_id(tx.now)
-    while tx.get(JOBS, job_id) is not None:
+def new_job(tx: Tx, wish: Wish, about: datetime) -> Job:
+    """The job of a wish, pending, inside the transaction that registers it `about` this time. Raises Collision when its id is
+    taken."""
+    # Not the transaction's time: to know that, a store may first have to begin.
+    job_id = wish.job_id or _new_id(about)
+    while tx.get(JOBS, job_id, expected=False) is not None:
         if wish.job_id is not None:
             raise Collision(f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id)
         job_id = _new_id(tx.now)

@@ -96,9 +96,10 @@ class Jobs:
             signed=signed,
             job_id=job_id,
         ).checked()
+        about = self._store.now()
 
         def body(tx: Tx) -> Job:
-            job = new_job(tx, wish)
+            job = new_job(tx, wish, about)
             tx.put(JOBS, job.job_id, job)
             self._journal.append(tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session})
             tx.notify(queue_topic(agent_session))

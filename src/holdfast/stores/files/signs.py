@@ -108,8 +108,8 @@ class NotingTx:
     def revision(self) -> int:
         return self._tx.revision
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
-        return self._tx.get(space, key)
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
+        return self._tx.get(space, key, expected=expected)
 
     def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
         return self._tx.range(space, **how)

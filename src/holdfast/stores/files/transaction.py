@@ -88,10 +88,10 @@ class FilesReadTx(Generic[X]):
     def now(self) -> datetime:
         return self._tx.now
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
         room = self._room(space)
         if room is None:
-            return self._tx.get(space, key)
+            return self._tx.get(space, key, expected=expected)
         entry = room.shelf.entry(key) if storable(key) else None
         return None if entry is None else room.rows([(key, room.shelf.record(key, entry))], self._own)[0]
 

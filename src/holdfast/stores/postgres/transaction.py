@@ -131,7 +131,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             if not self._begun and not self._by_row:
                 self._send()
             if not self._in_hand:
-                self._take(self._send(bound(_TAKE))[0].rows[0])
+                self._send_and_take()
             self._revision = self._in_hand
         return self._revision
 
@@ -152,12 +152,12 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if len(self._pending) > _KEPT_BACK_MAX:
             self._send()
 
-    def get(self, space: Space[R], key: str) -> Row[R] | None:
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
         if space.name not in self._by_row or not storable(key) or (space.name, key) in self._latched:
             return super().get(space, key)
-        found = self._locked(space, key)
+        found = self._locked(space, key) if expected else []
         if not found:
-            # Nothing there to lock: latch the key itself, then look again for what came in between.
+            # Nothing there to lock: latch the key itself, and only then look, for what came in between.
             found = self._latch(space, key)
         self._latched.add((space.name, key))
         if not found:
@@ -261,13 +261,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if fresh := stripe not in self._stripes:
             self._stripes.add(stripe)
             self._pending.append(bound(*latches.exclusive([stripe])))
-        last = _GIVEN if self._revision else _TAKE
-        found, taken = self._send(bound(self._table(space).get_locked, (self._ns, key)), bound(last))
+        look = bound(self._table(space).get_locked, (self._ns, key))
         if not self._revision:
-            self._take(taken.rows[0])
-        elif fresh and taken.rows[0][0] > self._taken:
+            found = self._send_and_take(look)[0]
+        else:
+            found, given = self._send(look, bound(_GIVEN))
             # Whoever took the revisions since may have put the key with one of them, and removed it.
-            self._late = True
+            self._late |= fresh and given.rows[0][0] > self._taken
         if found.rows:
             self._refuse_younger(found.rows[0][1])
         return found.rows
@@ -286,22 +286,24 @@ class PostgresTx(PostgresReadTx, SqlTx):
         for table in dict.fromkeys(one.table for one in new.values()):
             keys = sorted(one.key for one in new.values() if one.table is table)
             locking.append(bound(_LOCK_ALL.format(table.name), (self._ns, keys)))
-        self._take(self._send(*locking, bound(_TAKE))[-1].rows[0])
+        self._send_and_take(*locking)
         self._revision = self._in_hand
         for one in new.values():
             one.row[2] = self._revision
             self.write(one.table.put, one.row)
 
     def _take(self, row: Sequence[Any]) -> None:
-        """A revision that was taken after everything latched so far. It counts once it is used."""
-        self._in_hand, self.xid = row
-        self._taken = self._in_hand
+        """A revision that was taken after everything latched so far, and maybe another. It counts once it is used."""
+        revision, self.xid, *more = row
+        numbers = sorted((revision, *more))
+        self._in_hand, *self._spare = numbers
+        self._taken = numbers[-1]
 
-    def _with_revision(self, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows of a statement made by `_taking`, without the revision that came with them."""
+    def _with_revision(self, found: list[tuple[Any, ...]], taken: int = 2) -> list[tuple[Any, ...]]:
+        """The rows of a statement made by `_taking`, without what was taken with them."""
         if found:
-            self._take(found[0][-2:])
-        return [row[:-2] for row in found]
+            self._take(found[0][-taken:])
+        return [row[:-taken] for row in found]
 
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._revision or not self._by_row:
@@ -311,6 +313,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def _first_locked(self, sql: str, columns: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of a statement that locks them, and with them a revision; at the beginning of the transaction what that
         has to know, too."""
+        if self._begun and self._in_hand:
+            # What changes two records mostly tells two things.
+            return self._with_revision(self.rows(_taking(sql, columns, more=True), parameters), 3)
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
         first = bound(_taking(sql, columns, _beginning(latches.NOW, self._ns)), parameters)
@@ -346,6 +351,17 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
+    def _send_and_take(self, *statements: Statement) -> list[Answer]:
+        """The same, and take a revision after all of them."""
+        if self._begun:
+            *answers, taken = self._send(*statements, bound(_TAKE))
+            self._take(taken.rows[0])
+            return answers
+        *answers, first = self._send(*statements, bound(_look(_beginning(latches.NOW, self._ns), taking=True)), opens=True)
+        self._begun = True
+        self._opened(first.rows[0])
+        return answers
+
     def _opened(self, row: Sequence[Any]) -> None:
         self.now = self._clock.saw(schema.instant(row[0]))
         self._listened = row[1]
@@ -372,10 +388,10 @@ def _look(beginning: str, *, taking: bool) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _taking(sql: str, columns: str, beginning: str = "") -> str:
-    """A statement that locks rows, and that takes a revision once it has; none where it found nothing to lock. With what a
-    transaction has to know at its beginning there is one row in any case, which ends with that."""
-    revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
+def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) -> str:
+    """A statement that locks rows, and that takes a revision once it has, or one more; none where it found nothing to lock.
+    With what a transaction has to know at its beginning there is one row in any case, which ends with that."""
+    revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}" + (f", {schema.NEXT_REVISION}" if more else "")
     locking = f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, "
     if not beginning:
         return f"{locking}{revision} FROM locked"
