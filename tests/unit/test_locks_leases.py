@@ -149,6 +149,18 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
     assert after[1] == before[1]
 
 
+def test_the_rest_of_a_set_is_kept_when_its_job_has_let_go_of_a_part(timed: World) -> None:
+    """It was taken for lost, and given no sign of life any more: from another machine somebody took it under its live holder."""
+    grant, part = timed.locks.acquire(["a", "b"], by="job"), timed.locks.acquire(["b", "c"], by="job")
+    timed.locks.free("a", by="job")
+    timed.clock.advance(LOCK_LEASE_S * 0.9)
+    assert renew_all(timed.locks._room, [grant, part]) == []
+    timed.clock.advance(LOCK_LEASE_S * 0.9)
+    assert timed.locks.status("b").holds[0].expires_at >= timed.clock.now()
+    timed.locks.free("b", by="job")
+    assert renew_all(timed.locks._room, [grant, part]) == [grant, part]
+
+
 def test_renewing_never_shortens(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=100)
     timed.locks.renew(grant, ttl_s=1)

@@ -44,9 +44,13 @@ def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
 
 
 def _is_gone(table: Table, grant: Grant) -> bool:
-    """Was some of a grant taken away? A damaged record proves nothing."""
+    """Was a grant taken away, or one of those that it was entered by? What its own job let go of by name leaves the rest of it
+    held. A damaged record proves nothing."""
     try:
-        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in grant.tokens.items())
+        if grant.taken and table.find_hold(grant.id, grant.taken) is None:
+            return True
+        entered = {name: token for name, token in grant.tokens.items() if name not in grant.taken}
+        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in entered.items())
     except Corrupt:
         return False
 
