@@ -1,7 +1,5 @@
 """Signs of life for the grants of a process, and which of them are gone."""
 
-import math
-import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -35,11 +33,8 @@ def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
         )
     )
     if due:
-        asked_s = time.monotonic()
         for grant in room.transact(renew):
             grant.untouched = False
-            if grant.ends_s < math.inf:
-                grant.ends_s = asked_s + lease_s
     return gone
 
 
