@@ -629,3 +629,35 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, b
         os.kill(grandchild, signal.SIGKILL)
         os.close(read)
         os.close(write)
+
+
+def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change was committed and synced, and its caller was told that nothing had been changed."""
+    monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
+    store = _open(path)
+    with faults.at_point("sqlite.checkpoint.between", lambda _: store.close()):
+        assert put(store, "acknowledged") > 0
+    reopened = _open(path)
+    assert reopened.get(THINGS, "acknowledged") is not None
+    reopened.close()
+
+
+def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a disk to be free again tries for as long as that takes."""
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(database.schema, "begin_boot", full)
+
+    def tried() -> int:
+        with pytest.raises(StoreUnavailable):
+            _open(path, boot_id="boot-2")
+        return len(os.listdir("/proc/self/fd"))
+
+    before = tried()
+    assert [tried() for _ in range(5)] == [before] * 5

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.access import PRIVATE
+from holdfast.kernel.errors import StoreUnavailable
+from holdfast.stores.sqlite import fifos as fifos_
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -115,3 +117,23 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
         assert again.wait(20).notified
     fifos.close()
     assert os.listdir(wake) == []
+
+
+def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk, where the FIFO can be made and the topic's folder cannot."""
+    fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
+    fifos.listen(["a"]).__exit__(None, None, None)
+    make_folder, before = fifos_.make_one_folder, len(os.listdir("/proc/self/fd"))
+
+    def full(path: Path, *more: object) -> None:
+        if path.name.startswith("t-"):
+            raise OSError(28, "No space left on device")
+        make_folder(path, *more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fifos_, "make_one_folder", full)
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable, match="no space is left"):
+                fifos.listen(["b"])
+    assert len(os.listdir("/proc/self/fd")) == before
+    fifos.close()

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.kernel.errors import InvalidValue, LockTimeout, SchemaTooNew, StoreUnavailable, Unavailable
+from holdfast.kernel.errors import InvalidValue, LockTimeout, RecordInvalid, SchemaTooNew, StoreUnavailable, Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
 from holdfast.stores.postgres import connections, latches, open_postgres
@@ -200,6 +200,18 @@ def test_transactions_are_ordered_as_numbers(store: PostgresStore, postgres_url:
 def test_a_bad_cursor_is_refused(store: PostgresStore, cursor: str) -> None:
     with pytest.raises(InvalidValue, match="cursor"):
         store.journal(cursor)
+
+
+def test_a_damaged_entry_is_said_to_be_one(store: PostgresStore, postgres_url: str) -> None:
+    """What was wrong with its bytes came through as the decoder had it, which no caller reckons with."""
+    revision = append(store, "told")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE holdfast.journal SET data = '[1'")
+    for reverse in (False, True):
+        with pytest.raises(RecordInvalid, match=f"journal entry {revision} is damaged"):
+            store.journal(reverse=reverse)
+    with pytest.raises(InvalidValue, match="a limit of -1"):
+        store.journal(limit=-1)
 
 
 def test_trim_keeps_what_is_asked_and_the_newest(store: PostgresStore) -> None:

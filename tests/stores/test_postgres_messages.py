@@ -12,7 +12,7 @@ from holdfast import connect
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
-from holdfast.stores.postgres import listening, messages, open_postgres
+from holdfast.stores.postgres import listening, messages, open_postgres, transaction
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
@@ -279,3 +279,32 @@ def _soon() -> messages.Any:
     from holdfast.stores.postgres.connections import Deadline
 
     return Deadline.after(PATIENCE_S)
+
+
+def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_revision_too(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look took a revision more, which nobody used: it hid those that others had taken between the two."""
+    runs: list[int] = []
+    tokens: list[int] = []
+    exchange = transaction.exchange
+
+    def and_another(*given: messages.Any) -> messages.Any:
+        answers = exchange(*given)
+        if not tokens:
+            token = store.put_new(THINGS, [("late", Thing())])
+            assert token is not None and store.delete_if(THINGS, ["late"], token) == 1
+            tokens.append(token)
+        return answers
+
+    def body(tx: Tx) -> int:
+        runs.append(1)
+        tx.put(THINGS, "new", Thing())
+        assert tx.get(THINGS, "warm") is not None
+        tx.put(THINGS, "late", Thing())
+        return tx.revision
+
+    monkeypatch.setattr(transaction, "exchange", and_another)
+    tokens.append(store.transact(body, scope=[rows(THINGS)]))
+    assert len(runs) == 2
+    assert tokens == sorted(set(tokens))

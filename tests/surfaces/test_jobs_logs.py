@@ -3,14 +3,18 @@
 import json
 import multiprocessing
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as library
+from holdfast.adapters import flock, joblog
 from holdfast.adapters.joblog import JobLog
 from holdfast.kernel.store import Batch, Entry
 from tests.surfaces.command import CommandLine
@@ -293,3 +297,39 @@ def test_bad_input(holdfast: CommandLine) -> None:
         ran = holdfast("jobs", *words)
         assert (ran.status, says in ran.err) == (status, True), (words, ran)
         assert "Traceback" not in ran.err
+
+
+def test_one_that_was_stopped_while_it_wrote_keeps_nobody_for_ever(
+    holdfast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of an agent's calls about jobs waited for it, without an end."""
+    register(holdfast)
+    hurried = partial(flock.FlockGuard, timeout_s=0.05)
+    monkeypatch.setattr(joblog, "FlockGuard", hurried, raising=False)
+    log, told = JobLog(tmp_path / "logs", store="s"), []
+    with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
+        assert log.catch_up(hf.log, hf.jobs.peek) is None
+        with closing(flock.FlockLock(tmp_path / "logs" / ".lock").contender()) as stopped:
+            assert stopped.try_take()
+            assert log.catch_up(hf.log, hf.jobs.peek, wait=False) is None
+            asked = threading.Thread(target=lambda: told.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True)
+            asked.start()
+            asked.join(20)
+    assert [words and ".lock" in words for words in told] == [True]
+
+
+def test_a_full_disk_leaves_no_drafts_behind(holdfast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(holdfast)
+    log = JobLog(tmp_path / "logs", store="s")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
+        monkeypatch.setattr(joblog.os, "replace", full)
+        for _ in range(3):
+            assert "No space left" in (log.catch_up(hf.log, hf.jobs.peek) or "")
+        monkeypatch.undo()
+        files = {path.name for path in (tmp_path / "logs").rglob("*") if path.is_file()}
+        assert files == {".lock"}
+        assert log.catch_up(hf.log, hf.jobs.peek) is None

@@ -5,9 +5,11 @@ import signal
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from holdfast.adapters import flock
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from tests.unit.test_locks import PATIENCE_S
@@ -115,3 +117,36 @@ def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
     with FlockGuard(path, timeout_s=PATIENCE_S):
         assert FlockLock(path).is_held()
     assert not FlockLock(path).is_held()
+
+
+def test_a_guard_that_was_interrupted_does_not_get_it_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that blocked for it took it later, for as long as the program lived: everybody else was kept out."""
+    path = tmp_path / "g"
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    shim = SimpleNamespace(Event=Interrupted, Lock=threading.Lock, Thread=threading.Thread)
+    monkeypatch.setattr(flock, "threading", shim)
+    with closing(FlockLock(path).contender()) as other:
+        assert other.try_take()
+        with pytest.raises(KeyboardInterrupt):
+            FlockGuard(path).__enter__()
+    monkeypatch.undo()
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-flock":
+            thread.join(PATIENCE_S)
+    assert not FlockLock(path).is_held()
+    assert not flock._open_ones
+
+
+def test_a_guard_that_cannot_be_taken_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int, __: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    guard = FlockGuard(tmp_path / "g")
+    monkeypatch.setattr(flock, "flock", broken)
+    with pytest.raises(StoreUnavailable, match="Input/output error"):
+        guard.__enter__()
+    assert not flock._open_ones

@@ -16,7 +16,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.reach import reach_of
-from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.record import JOBS, shown
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
@@ -191,6 +191,8 @@ FORGERIES: dict[str, dict[str, Any]] = {
     "number 0": {"seq": 0},
     "an event that there is not": {"event": "finished"},
     "a path for a job": {"job_id": "../../etc/passwd"},
+    "a number beyond the order of keys": {"seq": 10**12},
+    "a number beyond every index": {"seq": 2**63},
 }
 
 
@@ -207,6 +209,28 @@ def test_a_forged_or_altered_completed_changes_nothing(world: World, forgery: st
     assert job.auth_token not in caplog.text
     assert world.jobs.get_job(job.job_id) == job
     assert world.journal.tail(50)[0] == told
+
+
+def test_what_grows_too_large_as_it_is_read_is_dropped(world: World) -> None:
+    """Whoever watched was ended by it."""
+    job = world.running()
+    payload = world.forged(job, data=[1e15] * 10_000).replace(b"1000000000000000.0", b"1e15")
+    assert len(payload) < 2 * JOB_EVENT_BYTES_MAX
+    assert "too large" in (world.events.receive(payload).dropped or "")
+    assert world.jobs.get_job(job.job_id) == job
+
+
+def test_an_event_of_a_job_that_is_removed_as_it_arrives_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.running()
+    payload, get = world.forged(job), world.store.get
+
+    def removed_behind(*given: Any, **more: Any) -> Any:
+        found = get(*given, **more)
+        world.store.transact(lambda tx: tx.delete(JOBS, job.job_id), scope=[JOBS])
+        return found
+
+    monkeypatch.setattr(world.store, "get", removed_behind)
+    assert "removed" in (world.events.receive(payload).dropped or "")
 
 
 def test_a_replayed_or_late_event_changes_nothing(world: World) -> None:

@@ -1,13 +1,17 @@
 """A job as a file of a registry folder: records of other programs are read as they are, and keep what they had."""
 
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.app import connect
 from holdfast.domains.jobs.folder import read, write
 from holdfast.domains.jobs.record import JOBS, JobStatus
+from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.layout import FilePerRecord
 
 FOREIGN: dict[str, Any] = {
@@ -80,3 +84,14 @@ def test_the_space_declares_the_layout() -> None:
     assert isinstance(layout, FilePerRecord)
     assert (layout.folder, layout.name) == ("jobs", "{key}.json")
     assert layout.wire.read("abc12345", layout.wire.write(layout.wire.read("abc12345", FOREIGN))).job_id == "abc12345"
+
+
+def test_a_damaged_file_is_told_of_once(tmp_path: Path) -> None:
+    """It stands in no order, and so was met in each of them."""
+    (tmp_path / "jobs").mkdir()
+    for job_id, more in (("sound", {}), ("odd", {"priority": 10**30})):
+        (tmp_path / "jobs" / f"{job_id}.json").write_text(json.dumps({**FOREIGN, "job_id": job_id, **more}))
+    damaged: list[Corrupt] = []
+    with closing(connect(f"files:{tmp_path}")) as hf:
+        assert [job.job_id for job in hf.jobs.list_jobs(damaged=damaged)] == ["sound"]
+    assert [error.fields["key"] for error in damaged] == ["odd"]

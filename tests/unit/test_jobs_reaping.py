@@ -371,3 +371,29 @@ def test_finished_jobs_are_pruned_by_age_and_number(world: World) -> None:
     assert world.events.unsent() == []
     with pytest.raises(InvalidValue):
         world.jobs.prune(keep_finished=-1)
+
+
+def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prune at once, and in between somebody registers under the id again: the second took the new job out, pending."""
+    for job_id in ("again", "old"):
+        world.jobs.register_job("x", agent="a", agent_session=LABEL, job_id=job_id)
+        world.jobs.update_status(world.pick().job_id, "completed")
+    transact = world.store.transact
+
+    def late(*given: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        assert world.jobs.prune(keep_finished=1) == 1
+        world.jobs.register_job("new", agent="a", agent_session=LABEL, job_id="again")
+        return transact(*given, **more)
+
+    monkeypatch.setattr(world.store, "transact", late)
+    assert world.jobs.prune(keep_finished=0) == 1
+    assert [(job.job_id, job.prompt) for job in world.jobs.list_jobs()] == [("again", "new")]
+
+
+def test_the_lowest_priority_of_all_keeps_nobody_from_a_list(world: World) -> None:
+    ids = [world.jobs.register_job("x", agent="a", agent_session=LABEL, priority=1 - 2**63).job_id]
+    ids += [world.register(str(number)).job_id for number in range(3)]
+    assert [job.job_id for job in world.jobs.list_jobs()] == ids
+    assert [job.job_id for job in world.jobs.list_jobs(agent_session=LABEL, limit=2)] == ids[-2:]
+    assert world.pick().job_id == ids[1]

@@ -1,5 +1,6 @@
 """How a grant ends without its holder's wish: its time is over, its process is dead, an operator takes it away, a reboot."""
 
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,9 @@ from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout
 from holdfast.kernel.limits import LOCK_LEASE_S, WAIT_RECHECK_S
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Woken
+from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import Locks, waiting
+from holdfast.primitives.locks import Grant, Locks, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.record import LOCK_WAITS
 from holdfast.primitives.locks.renewing import renew_all
@@ -149,11 +151,65 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
     assert after[1] == before[1]
 
 
+def test_the_rest_of_a_set_is_kept_when_its_job_has_let_go_of_a_part(timed: World) -> None:
+    """It was taken for lost, and given no sign of life any more: from another machine somebody took it under its live holder."""
+    grant, part = timed.locks.acquire(["a", "b"], by="job"), timed.locks.acquire(["b", "c"], by="job")
+    timed.locks.free("a", by="job")
+    timed.clock.advance(LOCK_LEASE_S * 0.9)
+    assert renew_all(timed.locks._room, [grant, part]) == []
+    timed.clock.advance(LOCK_LEASE_S * 0.9)
+    assert timed.locks.status("b").holds[0].expires_at >= timed.clock.now()
+    timed.locks.free("b", by="job")
+    assert renew_all(timed.locks._room, [grant, part]) == [grant, part]
+
+
 def test_renewing_never_shortens(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=100)
     timed.locks.renew(grant, ttl_s=1)
     timed.clock.advance(100)
     grant.check()
+
+
+def test_the_holders_own_clock_ends_a_grant_when_the_store_does(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a grant for lost that a renewal by a shorter time had left as it was, and for held one that was over in the store
+    since its taker had been stopped before it woke to take it."""
+
+    def left_s(grant: Grant) -> float:
+        return grant.ends_s - time.monotonic()
+
+    grant = timed.locks.acquire("a", by="job", ttl_s=100)
+    assert 90 < left_s(grant) <= 100
+    timed.locks.renew(grant, ttl_s=1)
+    assert 90 < left_s(grant) <= 100
+    waiting = timed.line_up("a", by="late", ttl_s=100)
+    # Between its grant and the moment in which it knows.
+    monkeypatch.setattr(timed.locks, "_remember", lambda *_, **__: timed.clock.advance(70))
+    timed.locks.release(grant)
+    assert left_s(waiting.result()) <= 30
+    lasting = timed.locks.acquire("b", by="job")
+    assert left_s(lasting) == float("inf")
+
+
+def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
+    """The look had not seen it, and it saw that somebody was still looking."""
+    one, told, looks = types.SimpleNamespace(ends_s=time.monotonic() + 0.6), threading.Event(), count()
+    held: list[Any] = [types.SimpleNamespace(ends_s=0.0)]
+
+    def look() -> list[Any]:
+        seen = list(held)
+        if next(looks) == 1:
+            held[:] = [one]
+            watching = threading.Thread(target=endings.watch, args=(one,))
+            watching.start()
+            # It need not wait for this look, and may.
+            watching.join(0.3)
+            return []
+        return seen
+
+    endings = Endings(look, lambda over: told.set() if over is one else None)
+    endings.watch(held[0])
+    assert told.wait(PATIENCE_S)
+    endings.close()
 
 
 def test_a_renewed_grant_can_be_released_and_waited_for(timed: World) -> None:

@@ -51,6 +51,22 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(sleeper: "subprocess.
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
 
 
+def test_one_that_cannot_be_seen_for_want_of_descriptors_is_not_watched_and_costs_none(
+    sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every waiter that failed so left what it had opened, and so did not let anybody recover."""
+    processes = Procfs()
+    holder = processes.of(sleeper.pid)
+
+    def too_many(_: int) -> None:
+        raise OSError(24, "Too many open files")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(processes, "sight", too_many)
+    assert processes.death(holder) is None
+    assert os.listdir("/proc/self/fd") == before
+
+
 _HEADLESS = """
 import ctypes, platform, sys, threading
 def last():

@@ -28,15 +28,17 @@ def stop() -> Iterator[int]:
     os.close(fd)
 
 
+@pytest.mark.parametrize("limit_s", [LONG_S, None])
 @pytest.mark.parametrize("early", [True, False])
-def test_a_wait_for_a_lock_is_ended(hf: Holdfast, stop: int, early: bool) -> None:
+def test_a_wait_for_a_lock_is_ended(hf: Holdfast, stop: int, early: bool, limit_s: float | None) -> None:
     hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
     if early:
         os.eventfd_write(stop, 1)
     began = time.monotonic()
     with pytest.raises(LockTimeout) as told:
-        hf.locks.acquire("router-1", by="second", timeout_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+        hf.locks.acquire("router-1", by="second", timeout_s=limit_s, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
     assert time.monotonic() - began < SOON_S and told.value.fields["outcome"] == "none"
+    assert ("within 60 s" if limit_s else "before the wait was ended") in told.value.message
     status = hf.locks.status("router-1")
     assert ([hold.by for hold in status.holds], status.queue) == (["first"], ())
 

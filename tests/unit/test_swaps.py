@@ -491,6 +491,21 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: W
     assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
 
 
+def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl-C pressed twice, in a program that lives on: nobody could swap as long as it did."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), world.process(2).swap("B"):
+        monkeypatch.setattr(world.store, "transact", interrupted)
+        raise KeyboardInterrupt
+    monkeypatch.undo()
+    with world.process(3).swap("C", timeout_s=0):
+        pass
+    assert world.current() == "C"
+
+
 def test_what_ignored_an_operator_is_given_time_again_by_the_next_swap(world: World) -> None:
     """It counted as unwilling for ever, though it yields to whoever asks next."""
     work = world.process(2)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from holdfast.kernel.errors import (
     LeaseLost,
     NotFound,
     RecordInvalid,
+    StoreUnavailable,
 )
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files.store import FilesStore
@@ -322,6 +324,21 @@ def test_running_registers_renews_tells_and_releases(world: World) -> None:
     assert names(world) == []
     assert world.events() == ["preempt_requested", "preempt_yielded"]
     assert world.signal_files() == []
+
+
+def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -> None:
+    """Each time that the store was back, the time until the next renewal began anew: live work was swept."""
+    with world.process(2).running("train", "llama", ttl_s=30) as work:
+        begun_at = work.workflow.last_renewed_at
+
+        def away(_: float) -> None:
+            world.clock.advance(9)
+            raise StoreUnavailable("it does not answer", outcome="none")
+
+        for _ in range(5):
+            with pytest.raises(StoreUnavailable):
+                work._keep_on(away, 10)
+        assert world.workflows.get("train").last_renewed_at - begun_at >= timedelta(seconds=30)
 
 
 def test_running_tells_when_it_was_swept(world: World) -> None:

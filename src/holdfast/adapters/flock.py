@@ -114,17 +114,31 @@ class FlockGuard:
         self._path = path
         self._timeout_s = timeout_s
         self._contender = FlockContender(path, access)
+        self._mutex = threading.Lock()
+        self._blocked = False
+        self._given_up = False
 
     def __enter__(self) -> "FlockGuard":
-        if not self._contender.try_take():
-            self._wait()
+        try:
+            if not self._contender.try_take():
+                self._wait()
+        except BaseException:
+            self._give_up()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._contender.close()
 
+    def _give_up(self) -> None:
+        """Let go of it now; or, while a thread blocks in it, as soon as that has it."""
+        with self._mutex:
+            self._given_up = True
+            if not self._blocked:
+                self._contender.close()
+
     def _wait(self) -> None:
-        taken, given_up, mutex = threading.Event(), threading.Event(), threading.Lock()
+        taken = threading.Event()
         failed: list[StoreUnavailable] = []
 
         def block() -> None:
@@ -132,22 +146,20 @@ class FlockGuard:
                 self._contender.wait()
             except StoreUnavailable as error:
                 failed.append(error)
-            with mutex:
-                taken.set()
-                if given_up.is_set():
+            with self._mutex:
+                self._blocked = False
+                if self._given_up:
                     self._contender.close()
+            taken.set()
 
+        self._blocked = True
         threading.Thread(target=block, name="holdfast-flock", daemon=True).start()
-        taken.wait(self._timeout_s)
-        with mutex:
-            if not taken.is_set():
-                given_up.set()
-                raise LockTimeout(
-                    f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing was changed: end or "
-                    "continue it",
-                    resource=str(self._path),
-                    outcome="none",
-                )
+        if not taken.wait(self._timeout_s):
+            raise LockTimeout(
+                f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing was changed: end or continue it",
+                resource=str(self._path),
+                outcome="none",
+            )
         if failed:
             raise failed[0]
 

@@ -10,7 +10,6 @@ date before somebody looks. Its failures are warnings; they break nothing.
 """
 
 import contextlib
-import fcntl
 import heapq
 import json
 import logging
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.access import PRIVATE, Access, dress, make_folder, make_one_folder, open_file
+from holdfast.adapters.flock import FlockContender, FlockGuard
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
@@ -60,7 +60,8 @@ class JobLog:
     def catch_up(self, journal: Journal, lookup: Lookup, *, wait: bool = True) -> str | None:
         """Write what the journal tells that is not here yet; return what went wrong, in words, or None.
 
-        Without `wait` it leaves the work to whoever is at it. Never raises for a folder that cannot be written.
+        Without `wait` it leaves the work to whoever is at it; with it, it waits for that one within a time limit. Never raises
+        for a folder that cannot be written.
         """
         try:
             with self._turn(wait) as mine:
@@ -79,8 +80,8 @@ class JobLog:
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
-        Lines that are older than the journal, another store's or another program's are kept. Raises OSError when the folder
-        cannot be written.
+        Lines that are older than the journal, another store's or another program's are kept. Raises OSError or StoreUnavailable
+        when the folder cannot be written, LockTimeout when another does not end writing there.
         """
         with self._turn(True):
             seen: dict[str, list[Entry]] = {}
@@ -127,11 +128,13 @@ class JobLog:
     def _turn(self, wait: bool) -> Iterator[bool]:
         """Be the only one to write, for the block; False when another is and `wait` is not wanted."""
         make_folder(self.folder, self._access)
-        fd = open_file(self.folder / ".lock", os.O_RDWR, self._access)
-        try:
-            yield _locked(fd, wait)
-        finally:
-            os.close(fd)
+        path = self.folder / ".lock"
+        if wait:
+            with FlockGuard(path, access=self._access):
+                yield True
+        else:
+            with contextlib.closing(FlockContender(path, self._access)) as contender:
+                yield contender.try_take()
 
     def _cursor(self) -> Cursor:
         found = (_document(self._place) or {}).get("cursor")
@@ -180,16 +183,11 @@ class JobLog:
     def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
         home = self._home(job_id)
         make_one_folder(home, self._access)
-        path = home / "events.ndjson"
         mine = {entry.revision for entry in entries}
         others = [line for line in self.events(job_id) if isinstance(line, dict) and line.get("revision") not in mine]
-        fd, temporary = tempfile.mkstemp(dir=home)
-        dress(fd, self._access)
-        os.close(fd)
         # By time, and those of this journal in its order, whatever a stepped clock says.
         lines = heapq.merge(others, map(_line, entries), key=_moment)
-        _write_lines(Path(temporary), lines, self._access)
-        os.replace(temporary, path)
+        self._replace(home / "events.ndjson", b"".join(map(_encoded, lines)))
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
         self._status(home, job_id, entries)
@@ -206,21 +204,19 @@ class JobLog:
                 return
 
     def _put(self, path: Path, document: dict[str, Any]) -> None:
-        """Replace a small file whole."""
+        self._replace(path, json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        """Replace a file whole, and leave nothing beside it where that cannot be done."""
         fd, temporary = tempfile.mkstemp(dir=path.parent)
-        dress(fd, self._access)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2, sort_keys=True, ensure_ascii=False)
-            file.write("\n")
-        os.replace(temporary, path)
-
-
-def _locked(fd: int, wait: bool) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
+        try:
+            with os.fdopen(fd, "wb") as file:
+                dress(fd, self._access)
+                file.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
 
 def _line(entry: Entry) -> dict[str, Any]:

@@ -100,7 +100,11 @@ class Procfs:
             pidfd = os.pidfd_open(holder.pid)
         except OSError:
             return None
-        seen = self.sight(holder.pid)
+        try:
+            seen = self.sight(holder.pid)
+        except OSError:
+            # Too many files are open, and the first was one more.
+            seen = None
         # Only now does the descriptor stand for what was seen: the pid may have been given to another in between.
         if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
             os.close(pidfd)

@@ -61,6 +61,8 @@ class Endings:
     def _left_s(self, now_s: float) -> float | None:
         """Until the next end. None: there is none, and so this thread is over; what is watched then begins another."""
         with self._mutex:
+            # Before the look: what is held too late to be seen by it is then told here by `watch`.
+            self._next_s = math.inf
             self._next_s = min((one.ends_s for one in self._held()), default=math.inf)
             if self._next_s == math.inf:
                 self._thread = None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.kernel.errors import Corrupt, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.space import Space
 
 
@@ -69,10 +69,20 @@ def wrong_with(record: Kept, places: Sequence[bytes | None], last: int) -> str |
     return None
 
 
+def entry_data(revision: int, data: bytes | str) -> dict[str, Any]:
+    """What a journal entry says. Raises RecordInvalid for a damaged one."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RecordInvalid(
+            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what else is", revision=revision
+        ) from None
+
+
 def wrong_with_entry(revision: int, data: bytes | str) -> str | None:
     """What is wrong with the data of a journal entry."""
     try:
-        msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return f"journal entry {revision} is damaged: {error}"
+        entry_data(revision, data)
+    except RecordInvalid as error:
+        return error.message
     return None

@@ -23,6 +23,8 @@ from holdfast.kernel.space import Space
 
 WIRE_VERSION = 1
 _SEQ_DIGITS = 12
+SEQ_MAX = 10**_SEQ_DIGITS - 1
+"""Greatest number of an event: keys with more digits would not be in order."""
 
 
 class EventKind(enum.Enum):

@@ -14,6 +14,9 @@ from holdfast.kernel.limits import JOBS_PAGE
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.store import Damage, ReadTx
 
+_LAST = (1 << 63) - 1
+"""What the lowest of all priorities is in an index."""
+
 Place = tuple[int, str]
 """Where a job stands among all: its arrival, then its id."""
 
@@ -80,13 +83,19 @@ def _pending(tx: ReadTx, match: Parts, damaged: Damage | None, stop: Parts | Non
         if not found:
             return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
         group = (found[0].record.agent_session, -found[0].record.priority)
+        if group[1] == _LAST:
+            # The index has nothing behind it to go on from.
+            return [_sorted(tx, "turn", match, damaged)]
         groups.append(group)
         start = (group[0], group[1] + 1)[len(match) :]
 
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
     """All of them, newest first."""
-    return iter(sorted((row.record for row in tx.find(JOBS, index, match, damaged=damaged)), key=place_of, reverse=True))
+    bad: Damage | None = None if damaged is None else []
+    found = [row.record for row in tx.find(JOBS, index, match, damaged=bad)]
+    _tell(damaged, bad)
+    return iter(sorted(found, key=place_of, reverse=True))
 
 
 def _backwards(tx: ReadTx, index: str, match: Parts, damaged: Damage | None, stop: Parts | None = None) -> Iterator[Job]:

@@ -47,13 +47,21 @@ def _some(store: Store, journal: Journal, groups: Sequence[str], keep: int, keep
         return 0
 
     def body(tx: Tx) -> int:
+        removed = 0
         for job in chosen:
-            for row in tx.range(JOB_EVENTS, prefix=f"{job.job_id}/", damaged=[]):
-                tx.delete(JOB_EVENTS, row.key)
-            if tx.delete(JOBS, job.job_id) and is_adopted(job):
+            row = tx.get(JOBS, job.job_id)
+            if row is None or row.record != job:
+                # Another was quicker, and its id may be that of a new job by now.
+                continue
+            for event in tx.range(JOB_EVENTS, prefix=f"{job.job_id}/", damaged=[]):
+                tx.delete(JOB_EVENTS, event.key)
+            tx.delete(JOBS, job.job_id)
+            removed += 1
+            if is_adopted(job):
                 journal.append(tx, kind="job.removed", subject=job.job_id, data=_last_words(job))
-        journal.append(tx, kind="job.pruned", subject="jobs", data={"removed": len(chosen)})
-        return len(chosen)
+        if removed:
+            journal.append(tx, kind="job.pruned", subject="jobs", data={"removed": removed})
+        return removed
 
     return store.transact(body, scope=[rows(JOBS), JOB_EVENTS])
 

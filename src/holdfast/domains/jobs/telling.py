@@ -16,6 +16,7 @@ from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.events import (
     JOB_EVENTS,
     MOVES,
+    SEQ_MAX,
     WIRE_VERSION,
     Event,
     EventKind,
@@ -29,7 +30,7 @@ from holdfast.domains.jobs.reach import chosen
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
 from holdfast.domains.jobs.writing import job_topic, write
-from holdfast.kernel.codec import to_plain
+from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
 from holdfast.kernel.names import check_job_id
@@ -40,6 +41,7 @@ from holdfast.primitives.journal import Journal
 
 _log = logging.getLogger("holdfast.jobs")
 _SCOPE = [rows(JOBS), rows(JOB_EVENTS)]
+_MESSAGE_BYTES_MAX = 2 * JOB_EVENT_BYTES_MAX
 
 
 class Published(NamedTuple):
@@ -167,14 +169,20 @@ class JobEvents:
             return Received(event, "its job has no key, so nothing proves it")
         if not genuine(document, job.auth_token):
             return _drop(event.job_id, "its signature is missing or not genuine")
+        if len(to_json(event)) > _MESSAGE_BYTES_MAX or event.seq > SEQ_MAX:
+            # A few characters may stand for a long number.
+            return _drop(event.job_id, "it is too large, or its number is")
         return self._take(event)
 
     def _take(self, event: Event) -> Received:
         def body(tx: Tx) -> Received:
-            job = existing(tx, event.job_id)
+            row = tx.get(JOBS, event.job_id)
+            if row is None:
+                return _drop(event.job_id, "its job was removed")
+            job = row.record
             if event.seq <= job.last_seq:
-                row = tx.get(JOB_EVENTS, event_key(event.job_id, event.seq))
-                if row is not None and row.record.told == event:
+                known = tx.get(JOB_EVENTS, event_key(event.job_id, event.seq))
+                if known is not None and known.record.told == event:
                     return Received(event, None)
                 return _drop(event.job_id, f"its number {event.seq} is not beyond {job.last_seq}")
             try:
@@ -247,7 +255,7 @@ def _after(job: Job, kind: EventKind, tx: Tx, detail: str) -> tuple[Job, bool]:
 
 def _document(payload: bytes) -> dict[str, Any] | str:
     """The JSON object of a message, or what is wrong with it."""
-    if len(payload) > 2 * JOB_EVENT_BYTES_MAX:
+    if len(payload) > _MESSAGE_BYTES_MAX:
         return "it is too large"
     try:
         document = msgspec.json.decode(payload)

@@ -246,9 +246,12 @@ class Swap:
             elif change.marker is not None and change.marker.token == self._token:
                 change.abandon(change.marker, kind, why[:SWAP_WHY_CHARS_MAX])
 
-        with contextlib.suppress(HoldfastError):
-            self._room.change(body)
-        self._let_go()
+        try:
+            with contextlib.suppress(HoldfastError):
+                self._room.change(body)
+        finally:
+            # Whatever comes in between, a second Ctrl-C included: a process that lives on would keep all others from swapping.
+            self._let_go()
 
     def _let_go(self) -> None:
         contender, self._contender = self._contender, None

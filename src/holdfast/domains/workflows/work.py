@@ -51,6 +51,7 @@ class Work:
 
     def __enter__(self) -> "Work":
         self._registered = self._register()
+        self._renewed_at = self.workflow.last_renewed_at
         self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
         self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
         self._thread.start()
@@ -100,19 +101,21 @@ class Work:
                 self._over.wait(min(every_s, _STORE_LOST_S))
 
     def _keep_on(self, wait: Callable[[float], object], every_s: float) -> None:
-        due_at = self._room.store.now()
         while not self._over.is_set() and not self.lost.is_set():
             self._look()
-            since_s = (self._room.store.now() - due_at).total_seconds()
+            since_s = (self._room.store.now() - self._renewed_at).total_seconds()
             if not 0 <= since_s < every_s:
                 self._renew()
-                due_at, since_s = self._room.store.now(), 0.0
+                since_s = 0.0
             if not self._over.is_set() and not self.lost.is_set():
                 wait(every_s - since_s)
 
     def _renew(self) -> None:
+        # Before it: on a store that keeps going away, what counts is when it was last asked in time.
+        asked_at = self._room.store.now()
         try:
             self._workflows.renew(self.workflow.name, self.workflow.token)
+            self._renewed_at = asked_at
         except Lost:
             self._gone()
 

@@ -27,7 +27,7 @@ class Grant:
     all of them. Releasing this grant frees `taken`, the names that it took itself, which are none for a re-entered one.
 
     Promised: as long as this grant is neither released nor lost, no other job has been granted any of its names in a way that
-    conflicts. Not promised: that this process notices at once when it is lost; a program that was stopped and continued may
+    conflicts, but for those that its own job let go of by `Locks.free`. Not promised: that this process notices at once when it is lost; a program that was stopped and continued may
     write once more before it does, which is what the token is for.
     """
 
@@ -64,7 +64,7 @@ class Grant:
         ttl_s: float | None = None,
         untouched: bool = False,
         unattended: bool = False,
-        ends_in_s: float = math.inf,
+        ends_s: float = math.inf,
     ) -> None:
         self._owner = owner
         self._lost: threading.Event | None = None
@@ -80,7 +80,7 @@ class Grant:
         self.unattended = unattended
         self.pid = os.getpid()
         self.since_s = time.monotonic()
-        self.ends_s = self.since_s + ends_in_s
+        self.ends_s = ends_s
         """When it is over unless it is renewed, on the monotonic clock; infinite where only the holder's death ends it."""
         self.gone = ""
         """Why it is over, as far as this process knows: "" while it is not, "released" or "lost"."""

@@ -224,7 +224,6 @@ class Locks(Oversight):
         if not grant.taken:
             self.check(grant)
             return
-        asked_s = time.monotonic()
         hold = self._renewed(grant.id, grant.taken, ttl_s or grant.ttl_s)
         if hold is None:
             self._keeper.discard(grant)
@@ -232,7 +231,7 @@ class Locks(Oversight):
             raise lost(grant)
         grant.ttl_s = ttl_s or grant.ttl_s
         grant.untouched = False
-        grant.ends_s = asked_s + self._room.ends_in_s(grant.ttl_s, attended=not grant.unattended)
+        grant.ends_s = self._ends_s(hold)
         self._keeper.add(grant)
 
     def check(self, grant: Grant) -> None:
@@ -331,7 +330,7 @@ class Locks(Oversight):
             ttl_s=ttl_s,
             untouched=True,
             unattended=process is None,
-            ends_in_s=self._room.ends_in_s(ttl_s, attended=process is not None),
+            ends_s=self._ends_s(hold),
         )
 
     def _grant(self, request_id: str, wish: Wish, given: Given) -> Grant:
@@ -353,8 +352,16 @@ class Locks(Oversight):
             tokens=tokens,
             ttl_s=wish.ttl_s if given.hold is not None else min(own_ttls, default=None),
             unattended=wish.process is None,
-            ends_in_s=math.inf if given.hold is None else self._room.ends_in_s(wish.ttl_s, attended=wish.process is not None),
+            ends_s=math.inf if given.hold is None else self._ends_s(given.hold),
         )
+
+    def _ends_s(self, hold: Hold) -> float:
+        """When a grant is over by itself, on this process's clock. Without a time of its own it never is while its process lives:
+        a lease that ran out, in an outage or while the process was stopped, is renewed if nobody took it."""
+        if not hold.lease.explicit:
+            return math.inf
+        # By the store's clock: it may have been granted long before this process woke to take it.
+        return time.monotonic() + (hold.lease.expires_at - self._store.now()).total_seconds()
 
     def _remember(self, names: Iterable[str], *, contended: bool) -> None:
         """Names that had to be waited for are not tried the quick way, which would be in vain, until they are found free."""

@@ -11,9 +11,11 @@ from holdfast.primitives.locks.wish import Wish
 def timed_out(wish: Wish, over: Over) -> LockTimeout:
     """Its time was over before its turn came."""
     who = ", ".join(sorted({_who(one) for one in over.ahead})) or "another job"
+    # Without a limit, whoever waited was told to stop.
+    when = "before the wait was ended" if wish.timeout_s is None else f"within {wish.timeout_s:g} s"
     return LockTimeout(
-        f"{', '.join(wish.names)} could not be had by {wish.by} within {wish.timeout_s:g} s: {who} is ahead; nothing was "
-        f"taken. `holdfast locks explain {shlex.quote(wish.names[0])}` tells more",
+        f"{', '.join(wish.names)} could not be had by {wish.by} {when}: {who} is ahead; nothing was taken. "
+        f"`holdfast locks explain {shlex.quote(wish.names[0])}` tells more",
         resource=wish.names[0],
         names=list(wish.names),
         by=wish.by,

@@ -1,7 +1,5 @@
 """Signs of life for the grants of a process, and which of them are gone."""
 
-import math
-import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -35,18 +33,19 @@ def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
         )
     )
     if due:
-        asked_s = time.monotonic()
         for grant in room.transact(renew):
             grant.untouched = False
-            if grant.ends_s < math.inf:
-                grant.ends_s = asked_s + lease_s
     return gone
 
 
 def _is_gone(table: Table, grant: Grant) -> bool:
-    """Was some of a grant taken away? A damaged record proves nothing."""
+    """Was a grant taken away, or one of those that it was entered by? What its own job let go of by name leaves the rest of it
+    held. A damaged record proves nothing."""
     try:
-        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in grant.tokens.items())
+        if grant.taken and table.find_hold(grant.id, grant.taken) is None:
+            return True
+        entered = {name: token for name, token in grant.tokens.items() if name not in grant.taken}
+        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in entered.items())
     except Corrupt:
         return False
 

@@ -1,7 +1,6 @@
 """What every request of a process shares: the store, its settings and its counts, and the table in one transaction."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -49,13 +48,6 @@ class Room(NamedTuple):
     def read(self, body: Callable[[Table], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         """Look at the lock table as of now."""
         return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE, timeout_s=timeout_s)
-
-    def ends_in_s(self, ttl_s: float | None, *, attended: bool) -> float:
-        """How long a grant lasts by itself, as far as this process can tell. One of a process has no end of its own: while
-        nobody took it, a lease that ran out, in an outage or while the process was stopped, is renewed as if nothing was."""
-        if ttl_s is not None:
-            return ttl_s
-        return math.inf if attended else self.terms.lease_s
 
     def withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         """Leave nothing of a request, whether it waits, was told something or was granted. What cannot be done now, since the

@@ -8,12 +8,11 @@ of an entry in that order.
 
 from typing import Any
 
-import msgspec
-
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry
+from holdfast.stores.contents import entry_data
 from holdfast.stores.postgres import schema
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.scoping import cursor_at, no_cursor, places_of
+from holdfast.stores.scoping import check_limit, cursor_at, no_cursor, places_of
 
 # What an earlier life of the server wrote is all there is of it.
 _SELECT = (
@@ -27,7 +26,8 @@ _BACKWARD = _SELECT + " ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s
 
 def read(raw: Connection, namespace: str, cursor: Cursor, limit: int, *, reverse: bool) -> Batch:
     """The entries behind a cursor (life, transaction and revision), or the last ones. Raises InvalidValue for one that this
-    journal did not give."""
+    journal did not give, RecordInvalid for a damaged entry."""
+    check_limit(limit)
     places = places_of(cursor, 3, raw.journal)
     if places[0] > raw.life:
         # That life began on another server, with a copy of this one's files or dump.
@@ -49,5 +49,5 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         actor=actor,
         kind=kind,
         subject=subject,
-        data=msgspec.json.decode(data),
+        data=entry_data(revision, data),
     )

@@ -249,6 +249,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def _locked(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
         """Lock a row, and take a revision if there is one to lock and none is used yet."""
+        self._place_new()
         sql = self._table(space).get_locked
         found = self.rows(sql, (self._ns, key)) if self._revision else self._first_locked(sql, "value, rev", (self._ns, key))
         if found:
@@ -306,6 +307,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return [row[:-taken] for row in found]
 
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        # First of all: one that is taken beside a revision in use would hide those that others took in between.
+        self._place_new()
         if self._revision or not self._by_row:
             return self.rows(sql, parameters)
         return self._first_locked(sql, "key, value, rev", parameters)

@@ -236,7 +236,7 @@ class Database:
         def checkpoint() -> bool:
             return not raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[0]
 
-        with contextlib.suppress(sqlite3.Error, LockTimeout):
+        with contextlib.suppress(sqlite3.Error, HoldfastError):
             # Most of the work happens outside the gate, while others go on writing.
             if checkpoint():
                 faults.reach("sqlite.checkpoint.between")

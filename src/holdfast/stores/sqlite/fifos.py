@@ -57,8 +57,13 @@ class Fifos:
         check_topics(topics)
         name, fd = self._idle() or self._make()
         links = [Path(self._topic(topic), name) for topic in dict.fromkeys(topics)]
-        for link in links:
-            self._link(name, link)
+        try:
+            for link in links:
+                self._link(name, link)
+        except BaseException:
+            # Whoever listens through a full disk tries again and again.
+            self._leave(name, fd, links)
+            raise
         return FdListener(fd, f"@{name}", _Once(lambda: self._leave(name, fd, links), lambda: os.close(fd)))
 
     def notify(self, topic: str) -> None:

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any
 
-import msgspec
-
-from holdfast.kernel.errors import RecordInvalid
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Batch, Cursor, Entry
+from holdfast.stores.contents import entry_data
 from holdfast.stores.scoping import cursor_at, places_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Database
@@ -56,10 +53,5 @@ def _entries(database: Database, namespace: str, after: int, limit: int, reverse
 
 
 def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
-    try:
-        decoded = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordInvalid(
-            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what else is", revision=revision
-        ) from None
-    return Entry(revision=revision, at=instant(at), actor=actor, kind=kind, subject=subject, data=decoded)
+    told = entry_data(revision, data)
+    return Entry(revision=revision, at=instant(at), actor=actor, kind=kind, subject=subject, data=told)

@@ -69,14 +69,14 @@ class SqliteStore:
         schema.refuse_foreign(self.path)
         # Before the first connection: from here on nobody replaces the files.
         self._users = Users(self.path, self.access)
-        try:
+        with contextlib.ExitStack() as undone:
+            undone.callback(self._users.close)
             self.durable = Database(
                 self.path, access=self.access, synced=True, create=self._create_durable, forget=self._forget
             )
+            undone.callback(self.durable.close)
             self._begin_boot()
-        except BaseException:
-            self._users.close()
-            raise
+            undone.pop_all()
         self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace, self.access)
         _stores.add(self)
 
