@@ -308,3 +308,51 @@ def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_re
     tokens.append(store.transact(body, scope=[rows(THINGS)]))
     assert len(runs) == 2
     assert tokens == sorted(set(tokens))
+
+
+def _other(store: PostgresStore) -> int:
+    """Somebody else puts and removes what the body is about to put; return the token that was theirs."""
+    token = store.put_new(THINGS, [("late", Thing())])
+    assert token is not None and store.delete_if(THINGS, ["late"], token) == 1
+    return token
+
+
+def test_numbers_for_more_entries_hide_nobody_elses(store: PostgresStore) -> None:
+    tokens: list[int] = []
+
+    def body(tx: Tx) -> int:
+        for number in range(3):
+            tx.append(actor="t", kind="t", subject=str(number))
+            if not tokens:
+                tokens.append(_other(store))
+        tx.put(THINGS, "late", Thing())
+        return tx.revision
+
+    tokens.append(store.transact(body, scope=[rows(THINGS)]))
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another had taken a number between the two that one statement takes."""
+    for key in ("a", "b"):
+        put(store, key)
+    tokens: list[int] = []
+    take = transaction.PostgresTx._take
+
+    def apart(tx: transaction.PostgresTx, row: messages.Any) -> None:
+        revision, xid, *more = row
+        if more and not tokens:
+            tokens.append(_other(store))
+            with store.connections._lent(_soon()) as raw:
+                more = list(messages.exchange(raw, [messages.bound("SELECT nextval('holdfast.revision')")])[0].rows[0])
+        take(tx, (revision, xid, *more))
+
+    def body(tx: Tx) -> int:
+        assert tx.get(THINGS, "a") is not None and tx.get(THINGS, "b") is not None
+        tx.put(THINGS, "b", Thing())
+        tx.put(THINGS, "late", Thing())
+        return tx.revision
+
+    monkeypatch.setattr(transaction.PostgresTx, "_take", apart)
+    tokens.append(store.transact(body, scope=[rows(THINGS)]))
+    assert tokens == sorted(set(tokens))

@@ -242,9 +242,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             return self.revision
         if not self._spare:
             number = min(2 * self._appended, _REVISIONS_AT_ONCE_MAX)
-            more = self._send(bound(_MORE, (number,)))[0].rows
-            self._spare = sorted((row[0] for row in more), reverse=True)
-            self._taken = self._spare[0]
+            self._keep([row[0] for row in self._send(bound(_MORE, (number,)))[0].rows])
         return self._spare.pop()
 
     def _locked(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
@@ -296,9 +294,16 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def _take(self, row: Sequence[Any]) -> None:
         """A revision that was taken after everything latched so far, and maybe another. It counts once it is used."""
         revision, self.xid, *more = row
-        numbers = sorted((revision, *more))
-        self._in_hand, *self._spare = numbers
-        self._taken = numbers[-1]
+        self._taken = self._in_hand = min((revision, *more))
+        self._keep([number for number in (revision, *more) if number != self._in_hand])
+
+    def _keep(self, numbers: list[int]) -> None:
+        """Have these for further entries. They count as the last that were given only up to one that is somebody else's."""
+        self._spare = sorted(numbers, reverse=True)
+        for number in reversed(self._spare):
+            if number != self._taken + 1:
+                break
+            self._taken = number
 
     def _with_revision(self, found: list[tuple[Any, ...]], taken: int = 2) -> list[tuple[Any, ...]]:
         """The rows of a statement made by `_taking`, without what was taken with them."""
