@@ -207,6 +207,9 @@ QUEUE_KEEP_REQUESTS = 10_000
 QUEUE_KEEP_S = 30 * 24 * 3600.0
 """Age up to which it keeps them."""
 
+QUEUE_KEEP_LEAST = 1000
+"""The newest of them, which it keeps at any age: a clock may have been stepped."""
+
 QUEUE_TRIM_EVERY = 64
 """How many requests end, on average, between two looks at these bounds."""
 
