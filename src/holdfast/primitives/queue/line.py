@@ -244,9 +244,7 @@ class Line:
             slot=slot,
         )
 
-    def trim(
-        self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S, keep_least: int = QUEUE_KEEP_LEAST
-    ) -> int:
+    def trim(self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S, keep_least: int = QUEUE_KEEP_LEAST) -> int:
         """Drop finished requests beyond the bounds, the oldest first and a bounded number at once; return how many.
 
         The last `keep_least` stay however old: by a clock that was stepped forward all of them are, and with them would go the
