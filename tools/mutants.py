@@ -271,7 +271,8 @@ MUTANTS = [
         "oldest = in_order(self._tx, self._queue, ENDED, limit",
         "oldest = in_order(self._tx, self._queue, RequestState, limit",
     ),
-    Mutant("trimming keeps what is young", _LINE, "if dropped >= over and request", "if request"),
+    Mutant("trimming keeps what is young", _LINE, "if dropped >= ended - keep and not old:", "if not old:"),
+    Mutant("the last that ended are kept at any age", _LINE, "old = dropped < ended - keep_least and (", "old = ("),
     Mutant(
         "requests are in order of arrival",
         _LINE,

@@ -95,14 +95,17 @@ class Holdfast:
     @cached_property
     def agents(self) -> "Agents":
         """Live agents."""
+        from holdfast.adapters.generation_folders import GenerationFolders
         from holdfast.adapters.health import GatewayHealth
         from holdfast.adapters.manifests import ManifestFiles
         from holdfast.adapters.tmux import Tmux
+        from holdfast.configuration import state_folder
         from holdfast.domains.agents import Agents
         from holdfast.domains.agents.outside import Outside
         from holdfast.kernel.debris import Debris
 
-        outside = Outside(self.processes, Tmux(), ManifestFiles(self._access), GatewayHealth())
+        folders = GenerationFolders(lambda: state_folder(os.environ))
+        outside = Outside(self.processes, Tmux(), ManifestFiles(self._access), folders, GatewayHealth())
         debris = self.store if isinstance(self.store, Debris) else None
         return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
 

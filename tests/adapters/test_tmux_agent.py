@@ -1,5 +1,6 @@
 """The tmux adapter on a real tmux: what arrives, what is refused, who it arrives at."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ import pytest
 from holdfast.adapters import tmux_screen
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters.tmux_mark import MARK
 from holdfast.adapters.tmux_screen import Screen
 from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.spec import TmuxSpec
-from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
+from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.patience import until
 from tests.tmux_server import TmuxServer, tmux_server
@@ -44,9 +46,9 @@ def agent(tmux: TmuxServer) -> TmuxAgent:
     return make(tmux)
 
 
-def make(tmux: TmuxServer, limit_s: float = TMUX_ANSWER_S, **how: object) -> TmuxAgent:
+def make(tmux: TmuxServer, limit_s: float = TMUX_ANSWER_S, agent: str = "helper", **how: object) -> TmuxAgent:
     spec = TmuxSpec(session="claude", socket_path=str(tmux.socket), quiet_ms=150, **how)  # type: ignore[arg-type]
-    return TmuxAgent(spec, folder=tmux.folder, processes=Procfs(), limit_s=limit_s)
+    return TmuxAgent(spec, agent=agent, folder=tmux.folder, processes=Procfs(), limit_s=limit_s)
 
 
 def instance(agent: TmuxAgent) -> str:
@@ -210,7 +212,7 @@ def test_a_full_disk_is_a_delivery_that_did_not_happen(
 
 def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: TmuxServer) -> None:
     spec = TmuxSpec(session="clau", socket_path=str(tmux.socket))
-    assert TmuxAgent(spec, folder=tmux.folder, processes=Procfs()).inspect().instance_id is None
+    assert TmuxAgent(spec, agent="helper", folder=tmux.folder, processes=Procfs()).inspect().instance_id is None
     agent = make(tmux)
     tmux("set-option", "-t", "=claude:", "remain-on-exit", "on")
     tmux("send-keys", "-t", "=claude:", "C-d")
@@ -270,7 +272,62 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
 @pytest.mark.parametrize("how", [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}])
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
-        TmuxAgent(TmuxSpec(**how), folder=tmp_path, processes=Procfs())
+        TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
+
+
+def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    there = instance(agent)
+    other = make(tmux, agent="builder")
+    with pytest.raises(Held, match=r"the gateway of helper, pid .* types into tmux session claude already"):
+        other.inspect()
+    for act in (lambda: other.deliver("mine", there), lambda: other.interrupt(there)):
+        with pytest.raises(Fenced, match="another gateway has it"):
+            act()
+    say(agent, "first")
+    agent.close()
+    say(other, "second")
+    with pytest.raises(Held, match="the gateway of builder"):
+        agent.inspect()
+    assert tmux.heard() == [b"first", b"second"]
+
+
+def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    tmux("new-session", "-d", "-s", "beside", "-t", "=claude")
+    instance(agent)
+    spec = TmuxSpec(session="beside", socket_path=str(tmux.socket))
+    with pytest.raises(Held):
+        TmuxAgent(spec, agent="builder", folder=tmux.folder, processes=Procfs()).inspect()
+
+
+def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    there = instance(agent)
+    after = make(tmux)
+    after._mark = agent._mark._replace(pid=os.getppid(), start_ticks=Procfs().of(os.getppid()).start_ticks)
+    assert instance(after) == there
+    with pytest.raises(Fenced, match="another gateway has it"):
+        agent.deliver("late", there)
+    with pytest.raises(Held):
+        agent.inspect()
+    agent.close()
+    say(after, "next")
+    assert tmux.heard() == [b"next"]
+
+
+@pytest.mark.parametrize("pid", ["4194305", "%(pid)s"])
+def test_the_mark_of_a_dead_gateway_keeps_nobody_out(tmux: TmuxServer, agent: TmuxAgent, pid: str) -> None:
+    place = Procfs().here()
+    left = f"builder/00000000/{pid % {'pid': os.getpid()}}/1/{place.pid_ns}"
+    tmux("set-option", "-p", "-t", "=claude:", MARK, left)
+    say(agent, "hello")
+    assert tmux("show-options", "-p", "-v", "-t", "=claude:", MARK).strip() == str(agent._mark)
+    tmux("set-option", "-p", "-t", "=claude:", MARK, "nobody's")
+    say(agent, "again")
+
+
+def test_a_gateway_that_cannot_be_judged_is_let_alone_and_told_how_to_be_cleared(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    tmux("set-option", "-p", "-t", "=claude:", MARK, "builder/00000000/7/1/1")
+    with pytest.raises(Held, match="if that one is gone, `tmux set-option -pu -t %0 @holdfast_gateway`"):
+        agent.inspect()
 
 
 def test_a_stopped_server_is_not_one_without_the_session(tmux: TmuxServer) -> None:

@@ -9,6 +9,8 @@ import os
 import random
 import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -238,6 +240,28 @@ def test_a_second_gateway_of_the_same_agent_is_refused(gate: GatewayProcess, tmp
         second.start()
     assert second.wait() == 4
     assert gate.client.prompt("x", wait_s=30)["state"] == "completed"
+
+
+def test_a_gateway_of_another_name_on_the_same_tmux_session_is_refused(
+    tmux: TmuxServer, attached: GatewayProcess, tmp_path: Path
+) -> None:
+    attached.start()
+    words = ["gateway", "serve", "builder", "--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket)]
+    # Another project, with a store of its own.
+    elsewhere = {"HOLDFAST_STORE": f"sqlite:{tmp_path}/other.sqlite", "HOLDFAST_GATEWAY_ROOT": str(tmp_path / "other")}
+    refused = subprocess.run(
+        [sys.executable, "-c", "from holdfast.surfaces.cli import entry; entry.main()", *words],
+        env={**attached.environment, **elsewhere},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert refused.returncode == 4
+    assert f"the gateway of {AGENT}, pid {attached.process and attached.process.pid}, types into" in refused.stderr
+    assert attached.client.prompt("x", wait_s=30)["state"] == "completed"
+    assert attached.stop() == 0
+    assert "holdfast" not in tmux("show-options", "-p", "-t", "=claude:")
 
 
 def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: str) -> None:

@@ -146,6 +146,20 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
     assert bench.own_folders() == []
 
 
+def test_cleanup_takes_the_folder_of_a_killed_agent_and_of_none_that_lives(bench: AgentBench) -> None:
+    process, pid = bench.hold("gpu")
+    process.kill()
+    assert "removed" not in bench("agents", "cleanup", "--grace", "0").out
+    # Its command lives on, and may need it.
+    assert len(bench.own_folders()) == 1
+    os.kill(pid, signal.SIGKILL)
+    ended(pid)
+    assert "planned" in bench("agents", "cleanup", "--dry-run").out
+    assert len(bench.own_folders()) == 1
+    assert "removed" in bench("agents", "cleanup").out
+    assert bench.own_folders() == []
+
+
 def test_only_a_folder_that_was_made_for_a_dead_one_is_cleared_away(bench: AgentBench) -> None:
     agents = bench.folder / "state" / "holdfast" / "agents"
     agent_id = id_of("HOLDFAST-gpu")
@@ -172,6 +186,11 @@ def test_only_a_folder_that_was_made_for_a_dead_one_is_cleared_away(bench: Agent
         )
         assert bench("agents", "run", "gpu", "--", "true").status == 0
         assert kept.exists()
+    bench.hf.agents.publish(
+        "gpu", backend="command", tool="x", manifest_path="/m", session_root=str(kept.parent), holder=holder, generation_id="g"
+    )
+    assert "removed" in bench("agents", "cleanup").out
+    assert kept.exists()
 
 
 def test_a_session_root_of_the_users_own_stays(bench: AgentBench) -> None:

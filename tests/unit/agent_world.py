@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
 from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
 from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
@@ -113,7 +114,8 @@ class World:
         self, settings: AgentSettings | None = None, *, seat: Seat | None = None, debris: Debris | None = None
     ) -> Agents:
         """The registry by other settings, or as seen from another process."""
-        outside = Outside(seat or self.seat, self.tmux, ManifestFiles(), self.gateways)
+        folders = GenerationFolders(lambda: self.folder)
+        outside = Outside(seat or self.seat, self.tmux, ManifestFiles(), folders, self.gateways)
         return Agents(self.store, self.journal, outside, settings, debris=debris)  # type: ignore[arg-type]
 
     def publish(self, name: str = "gpu", agents: Agents | None = None, **more: Any) -> Agent:

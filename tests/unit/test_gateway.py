@@ -33,6 +33,7 @@ from holdfast.primitives.queue.record import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.faults import at_point
 from tests.unit.scripted_agent import ScriptedAgent
 
 AGENT = "gpu"
@@ -393,6 +394,40 @@ def test_a_gateway_that_was_taken_over_ends(desk: Desk) -> None:
         ask(second, "x")
         first.queue.change(lambda tx, _: tx.notify("queue/gpu"))
         assert lost.wait(30)
+
+
+def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    first = desk.gateway(agent)
+    lost = threading.Event()
+
+    def taken_over(_: str) -> None:
+        _as_if_killed(desk)
+        desk.gateway(ScriptedAgent())
+
+    asked = ask(first)
+    with at_point("gateway.delivery.before", taken_over), working(first, on_lost=lost.set):
+        assert lost.wait(30)
+    assert agent.received == []
+    assert desk.queue.get(asked.request_id).error_code == "interrupted_by_restart"
+
+
+def test_a_prompt_waits_while_nobody_knows_who_serves(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    down = [StoreUnavailable("away", outcome="none")]
+    check = gateway.check_serving
+
+    def checked() -> None:
+        if down:
+            raise down.pop()
+        check()
+
+    monkeypatch.setattr(gateway, "check_serving", checked)
+    with working(gateway):
+        assert ended(gateway, ask(gateway)).state is RequestState.COMPLETED
+    assert (down, agent.received) == ([], [("one", "hello")])
+    assert "request.readmitted" in desk.kinds()
 
 
 def test_an_interrupt_reaches_a_busy_agent_and_ends_what_runs(desk: Desk) -> None:

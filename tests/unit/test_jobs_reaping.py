@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping
+from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping, registry, writing
 from holdfast.domains.jobs.record import JOBS
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
@@ -127,6 +128,76 @@ def test_more_running_jobs_than_one_look_reads_are_all_looked_at(world: World, m
     assert [(job.job_id, job.status) for job in world.jobs.reap()] == [(jobs[-1].job_id, JobStatus.PENDING)]
     world.clock.advance(60)
     assert {job.job_id for job in world.jobs.reap()} == {job.job_id for job in jobs[:-1]}
+
+
+def test_a_look_reads_what_is_due_and_little_of_what_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = world.register(timeout_sec=5.0)
+    world.pick()
+    dead = [world.register() for _ in range(3)]
+    dying = world.worker(8)
+    for _ in dead:
+        world.pick(dying)
+    busy, elsewhere = world.worker(7), world.worker(7, Machine("host-2"))
+    for holder in [busy] * 100 + [elsewhere] * 100 + [None] * 100:
+        world.register()
+        world.pick(holder)
+    world.machine.end(8)
+    world.clock.advance(6)
+    read: list[str] = []
+    decode = JOBS.decode
+    monkeypatch.setattr(JOBS, "decode", lambda key, data: (read.append(key), decode(key, data))[1])
+    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 10)
+    assert {job.job_id for job in world.jobs.abandoned()} == {late.job_id, *(job.job_id for job in dead)}
+    # A page of the live worker's jobs, and the one that ends with the dead one's.
+    assert len(read) <= 10 + 10 + 1
+    read.clear()
+    assert {job.job_id for job in world.jobs.reap()} == {late.job_id, *(job.job_id for job in dead)}
+    assert len(read) <= 10 + 10 + 1 + 4
+
+
+def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 3)
+    dead, alive = world.worker(7), world.worker(8)
+    lost = {world.register().job_id for _ in range(11)}
+    for _ in lost:
+        world.pick(dead)
+    kept = [world.register() for _ in range(7)]
+    for _ in kept:
+        world.pick(alive)
+    world.machine.end(7)
+    assert {job.job_id for job in world.jobs.abandoned()} == lost
+    assert {job.job_id for job in world.jobs.reap()} == lost
+    assert world.jobs.abandoned() == []
+
+
+def as_before(patch: pytest.MonkeyPatch, world: World) -> None:
+    """From here on the registry is that of a program from before jobs were found by their workers."""
+    indexes = {name: of for name, of in JOBS.indexes.items() if name != "worker"}
+    before = Space("jobs", Job, indexes=indexes, layout=JOBS.layout)
+    for module in (registry, writing):
+        patch.setattr(module, "JOBS", before)
+    patch.setattr(registry, "_JOBS_ALONE", [rows(before)])
+    patch.setattr(world.jobs._reaper, "sweep_if_due", lambda: True)
+
+
+def test_a_store_from_before_jobs_were_found_by_their_workers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.store.kind == "memory":
+        pytest.skip("nothing in memory is from before")
+    lost, done = "lost", "done"
+    with monkeypatch.context() as patch:
+        as_before(patch, world)
+        holder = world.worker(7)
+        for job_id in (lost, done):
+            world.register(job_id=job_id)
+            running = world.pick(holder)
+    assert world.jobs.abandoned() == []
+    with monkeypatch.context() as patch:
+        # One that was started before still runs, and leaves the new index as it was.
+        as_before(patch, world)
+        world.jobs.update_status(done, "completed", token=running.token)
+    world.machine.end(7)
+    assert [job.job_id for job in world.jobs.reap()] == [lost]
+    assert world.jobs.get_job(done).status is JobStatus.COMPLETED
 
 
 def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,10 +202,24 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
         made.clock.advance(10)
     waiting = made.accept("waits", key="w")
     assert made.queue.change(lambda _, line: line.trim(keep=4, keep_s=1000)) == 2
-    assert made.queue.change(lambda _, line: line.trim(keep=100, keep_s=25)) == 2
+    assert made.queue.change(lambda _, line: line.trim(keep=100, keep_s=25, keep_least=0)) == 2
     assert [r.payload["prompt"] for r in made.queue.list()] == ["4", "5", "waits"]
     assert made.store.read(lambda tx: tx.count(KEYS), scope=[KEYS]) == 3
     assert made.queue.get(waiting.request_id).state is RequestState.ACCEPTED
+
+
+def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:
+    ids = []
+    for n in range(5):
+        ids.append(made.accept(str(n), key=f"k{n}").request_id)
+        request, token = made.claim()
+        made.queue.complete(request.request_id, token, {})
+    made.clock.advance(400 * 24 * 3600)
+    assert made.queue.change(lambda _, line: line.trim()) == 0
+    assert made.accept("4", key="k4").request_id == ids[4]
+    assert made.queue.change(lambda _, line: line.trim(keep_least=3)) == 2
+    assert [r.request_id for r in made.queue.list()] == ids[2:]
+    assert made.accept("2", key="k2").request_id == ids[2]
 
 
 def test_lists_are_in_order_and_cut_to_the_newest(made: Made) -> None:

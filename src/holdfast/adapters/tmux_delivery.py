@@ -1,7 +1,8 @@
 """An agent in a tmux session: its prompts are pasted, its answers read from the screen.
 
 The pane is the session's first one, and everything is sent to it under a condition that the tmux server checks in the same
-step: that it is still the process that was looked at. So a session of the same name that came in its place gets nothing.
+step: that it is still the process that was looked at, and that no other gateway has it. So a session of the same name that
+came in its place gets nothing, nor does one from a gateway in whose place another came.
 Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command; Enter follows apart.
 
 A tmux server that does not answer in time is not one without the session. What comes before the paste has then done nothing,
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.adapters.procfs import Procfs
+from holdfast.adapters.tmux_mark import MARK, mark_in, own_mark, served
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
 from holdfast.adapters.tmux_screen import UNSENT, Screen, TmuxServer, silent
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 
 _NAME = "holdfast-"
@@ -45,11 +48,12 @@ class _Pasted(NamedTuple):
 
 
 class TmuxAgent:
-    """A tmux session as an agent. `folder` is where a prompt lies for the moment in which tmux reads it."""
+    """A tmux session as an agent, for the gateway of that name. `folder` is where a prompt lies for the moment in which tmux
+    reads it."""
 
     backend = "tmux"
 
-    def __init__(self, spec: TmuxSpec, *, folder: Path, processes: Procfs, limit_s: float = TMUX_ANSWER_S) -> None:
+    def __init__(self, spec: TmuxSpec, *, agent: str, folder: Path, processes: Procfs, limit_s: float = TMUX_ANSWER_S) -> None:
         # With one of the last three first, tmux would take it for an id.
         if not spec.session or set(spec.session) & set(":.\n") or spec.session[0] in "$@%":
             raise InvalidValue(
@@ -64,6 +68,8 @@ class TmuxAgent:
         self._folder = folder
         self._processes = processes
         self._server = TmuxServer(spec.socket_name, spec.socket_path, limit_s=limit_s)
+        self._mark = own_mark(agent, folder, processes)
+        self._marked: Screen | None = None
         self._stray: list[str] = []
         self._begun = False
         self._last: Screen | None = None
@@ -78,6 +84,7 @@ class TmuxAgent:
         screen = self._look()
         if screen is None:
             return Sighting(None, detail=f"there is no tmux session {self._spec.session} with a live pane")
+        self._claim(screen)
         self._note(screen)
         ready = self._at_rest(screen) and not screen.unsent
         return Sighting(self._instance(screen), Surface.READY if ready else Surface.NOT_READY)
@@ -124,7 +131,27 @@ class TmuxAgent:
         return True
 
     def close(self) -> None:
-        """There is nothing to let go of: the session is its owner's."""
+        """Leave the pane to the next gateway. The session is its owner's."""
+        if self._marked is not None:
+            with contextlib.suppress(UpstreamUnavailable):
+                self._run_if(_marked(str(self._mark)), self._marked, f"set-option -u {_options(self._marked)} {MARK}")
+
+    def _claim(self, screen: Screen) -> None:
+        """Become the gateway that types into a pane. Raises Held while another lives.
+
+        Of the same agent's gateways the last one has it, which became the one that serves before it first looked.
+        """
+        found = mark_in(screen.mark)
+        if found == self._mark:
+            return
+        if found is not None and (self._marked is not None or found[:2] != self._mark[:2]):
+            liveness = found.liveness(self._processes)
+            if liveness is not Liveness.DEAD:
+                raise served(self._spec.session, found, liveness, screen.pane_id)
+        unchanged = _marked(screen.mark) if found is not None or not screen.mark else "1"
+        if not self._run_if(unchanged, screen, f"set-option {_options(screen)} {MARK} {self._mark}"):
+            raise UpstreamUnavailable("another gateway is just taking the tmux session: look again", outcome="none")
+        self._marked = screen
 
     def _look(self) -> Screen | None:
         return self._server.screen(self._spec.session)
@@ -224,11 +251,11 @@ class TmuxAgent:
             time.sleep(_GLANCE_S)
 
     def _under_condition(self, screen: Screen, command: str) -> None:
-        """Run a tmux command if the pane is still the one that was looked at, and it is not too late, which the tmux server
-        decides itself. Raises Fenced when it did not, and UpstreamUnavailable when nobody knows."""
+        """Run a tmux command if the pane is still the one that was looked at, and this gateway's, and it is not too late, which
+        the tmux server decides itself. Raises Fenced when it did not, and UpstreamUnavailable when nobody knows."""
         soon = f"#{{<=:#{{T:#{{l:%s}}}},{int(time.time()) + TMUX_PASTE_S}}}"
         try:
-            said = self._run_if(f"#{{&&:{soon},{_is(screen)}}}", screen, command)
+            said = self._run_if(f"#{{&&:{soon},#{{&&:{_marked(str(self._mark))},{_is(screen)}}}}}", screen, command)
         except UpstreamUnavailable as error:
             if silent(error):
                 raise UpstreamUnavailable(
@@ -236,7 +263,10 @@ class TmuxAgent:
                 ) from None
             raise Fenced(f"the pane is gone: nothing was delivered ({error.message})", outcome="none") from None
         if not said:
-            raise Fenced("the pane is another one than before, or it was too late: nothing was delivered", outcome="none")
+            raise Fenced(
+                "the pane is another one than before, another gateway has it, or it was too late: nothing was delivered",
+                outcome="none",
+            )
 
     def _enter(self, screen: Screen, name: str) -> None:
         """Enter behind a paste, unless tmux has sent it already. It is never too late for that: what lies there unsent would be
@@ -257,6 +287,17 @@ class TmuxAgent:
 def _is(screen: Screen) -> str:
     """The condition that a pane is the one on that screen."""
     return f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+
+
+def _marked(mark: str) -> str:
+    """The condition that a pane is marked so."""
+    return f"#{{==:#{{{MARK}}},{mark}}}"
+
+
+def _options(screen: Screen) -> str:
+    """Where the mark is: with the pane, which several sessions may show; of an older tmux, which has no such options, with its
+    session."""
+    return f"-p -t {screen.pane_id}" if screen.promises else f"-t {screen.session_id}"
 
 
 def _promised_enter(screen: Screen, name: str) -> str:

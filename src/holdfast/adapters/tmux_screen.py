@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from holdfast.adapters.tmux_mark import MARK
 from holdfast.adapters.tmux_program import ask
 from holdfast.kernel.errors import Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
@@ -13,7 +14,7 @@ UNSENT = "@holdfast_unsent"
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
     *("pane_in_mode", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
-    *("version", UNSENT),
+    *("version", UNSENT, MARK),
 )
 _FORMAT = "|".join(f"#{{{name}}}" for name in _FIELDS)
 
@@ -34,6 +35,7 @@ class Screen(NamedTuple):
     cursor_y: int
     alternate: bool
     unsent: bool
+    mark: str
     promises: bool
     """Can its tmux be told to do something later by itself?"""
     content: tuple[str, ...]
@@ -119,6 +121,7 @@ def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
         cursor_y=int(pane["cursor_y"]),
         alternate=pane["alternate_on"] == "1",
         unsent=bool(pane[UNSENT]),
+        mark=pane[MARK],
         promises=_since_3_2(pane["version"]),
         content=(*lines, place),
     )

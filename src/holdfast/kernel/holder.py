@@ -11,6 +11,7 @@ import enum
 from typing import NamedTuple, Protocol
 
 from holdfast.kernel.codec import Plain
+from holdfast.kernel.ordering import Parts
 
 
 class Liveness(enum.Enum):
@@ -51,6 +52,12 @@ class Holder(Plain, frozen=True, kw_only=True):
         """Where it runs."""
         return Place(self.host_id, self.boot_id, self.pid_ns)
 
+    @property
+    def parts(self) -> Parts:
+        """What an index of holders goes by: those of one place stand together, and what one process holds, whatever its
+        label."""
+        return (self.host_id, self.boot_id, self.pid_ns, self.pid, self.start_ticks)
+
 
 class ThisProcess:
     """Stands for the process that calls, where a holder may be given."""
@@ -82,6 +89,12 @@ class Processes(Protocol):
         """A descriptor that becomes readable when the holder dies (the caller closes it); None when it is not to be watched
         from here or is dead already."""
         ...
+
+
+def in_sight(processes: Processes, *, embedded: bool) -> Parts:
+    """What the `parts` of a holder begin with of which `probe` may find more, from this process, than that it is unknown."""
+    here = processes.here()
+    return (here.host_id,) if embedded else tuple(here)
 
 
 def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:

@@ -142,7 +142,10 @@ JOBS_SWEEP_EVERY_S = 1.0
 """How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""
 
 JOBS_SWEPT_MAX = 1000
-"""Most running jobs that one such look reads and reaps at a time, the next to be overdue first."""
+"""Most overdue jobs that one such look reads and reaps at a time, the longest overdue first."""
+
+JOBS_OF_WORKERS_READ = 64
+"""How many running jobs one such look reads at a time to see whose they are; it goes on with the worker after the last."""
 
 JOBS_WATCHED_MAX = 64
 """Most workers of whose death one that waits for a job is told by the kernel; of more, it asks now and then."""
@@ -207,6 +210,9 @@ QUEUE_KEEP_REQUESTS = 10_000
 
 QUEUE_KEEP_S = 30 * 24 * 3600.0
 """Age up to which it keeps them."""
+
+QUEUE_KEEP_LEAST = 1000
+"""The newest of them, which it keeps at any age: a clock may have been stepped."""
 
 QUEUE_TRIM_EVERY = 64
 """How many requests end, on average, between two looks at these bounds."""

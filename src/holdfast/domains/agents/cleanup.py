@@ -71,8 +71,18 @@ def verdict(found: Agent | Corrupt | Leftover, now: datetime, grace_s: float, go
     return Why.EXPIRED if (now - found.lease_expires_at).total_seconds() > grace_s else Why.IN_GRACE
 
 
-def clean(store: Store, journal: Journal, debris: Debris | None, *, grace_s: float, dry_run: bool, gone: Gone | None) -> Report:
-    """Look at everything and, unless it is a dry run, remove what may go. See `Agents.cleanup`."""
+def clean(
+    store: Store,
+    journal: Journal,
+    debris: Debris | None,
+    *,
+    grace_s: float,
+    dry_run: bool,
+    gone: Gone | None,
+    cleared: Callable[[Agent], None],
+) -> Report:
+    """Look at everything and, unless it is a dry run, remove what may go. `cleared` is told of each agent whose record went.
+    See `Agents.cleanup`."""
     # TOML and the command line can say nan and inf.
     if not 0 <= grace_s < float("inf"):
         raise InvalidValue(f"a grace of {grace_s} s is not possible: give 0 or more seconds", field="grace_s")
@@ -83,7 +93,7 @@ def clean(store: Store, journal: Journal, debris: Debris | None, *, grace_s: flo
     failed: list[Item] = []
     for item in [] if dry_run else planned:
         try:
-            if _remove(store, journal, debris, item, grace_s, gone):
+            if _remove(store, journal, debris, item, grace_s, gone, cleared):
                 removed.append(item)
             else:
                 preserved.append(Item(agent_id=item.agent_id, why=Why.CHANGED, detail="it changed meanwhile"))
@@ -119,7 +129,15 @@ def _item(agent_id: str, why: Why, detail: str) -> Item:
     return Item(agent_id=agent_id, why=why, detail=detail)
 
 
-def _remove(store: Store, journal: Journal, debris: Debris | None, item: Item, grace_s: float, gone: Gone | None) -> bool:
+def _remove(
+    store: Store,
+    journal: Journal,
+    debris: Debris | None,
+    item: Item,
+    grace_s: float,
+    gone: Gone | None,
+    cleared: Callable[[Agent], None],
+) -> bool:
     """Remove one thing if it is still as it was found."""
     if item.why is Why.NO_RECORD:
         return debris is not None and debris.remove_leftover(AGENTS, item.agent_id, older_than_s=grace_s)
@@ -127,23 +145,26 @@ def _remove(store: Store, journal: Journal, debris: Debris | None, item: Item, g
     seen = _get(store, item.agent_id)
     still_gone = isinstance(seen, Agent) and gone is not None and gone(seen)
 
-    def body(tx: Tx) -> bool:
+    def body(tx: Tx) -> Agent | Corrupt | None:
         try:
             row = tx.get(AGENTS, item.agent_id)
             found: Agent | Corrupt | None = None if row is None else row.record
         except Corrupt as damage:
             found = damage
         if found is None:
-            return False
+            return None
         same = isinstance(found, Agent) and isinstance(seen, Agent) and _mark(found) == _mark(seen)
         if verdict(found, tx.now, grace_s, lambda _: still_gone and same) not in REMOVED_FOR:
-            return False
+            return None
         tx.delete(AGENTS, item.agent_id)
         journal.append(tx, kind="agent.cleaned", subject=item.agent_id, data={"why": item.why.value})
         tx.notify(topic_of(item.agent_id))
-        return True
+        return found
 
-    return store.transact(body, scope=[rows(AGENTS)])
+    removed = store.transact(body, scope=[rows(AGENTS)])
+    if isinstance(removed, Agent):
+        cleared(removed)
+    return removed is not None
 
 
 def _mark(agent: Agent) -> tuple[str, int]:

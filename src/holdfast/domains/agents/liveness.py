@@ -39,9 +39,14 @@ def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be renamed. A process that was not
     named, or cannot be seen from here, proves nothing.
     """
-    if _process(agent, outside, embedded=embedded) is not Liveness.DEAD:
+    if not is_dead(agent, outside, embedded=embedded):
         return False
     return _tmux_session(agent, outside, embedded=embedded) in (None, Liveness.DEAD)
+
+
+def is_dead(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
+    """Is its own process proved dead?"""
+    return _process(agent, outside, embedded=embedded) is Liveness.DEAD
 
 
 def _process(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness | None:

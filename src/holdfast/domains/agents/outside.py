@@ -26,6 +26,14 @@ class Files(Protocol):
         ...
 
 
+class Folders(Protocol):
+    """Folders that agents have for themselves on this machine."""
+
+    def remove(self, folder: str, agent_id: str, generation_id: str) -> None:
+        """Remove a generation's folder, if it is the one that was made for it; one that a person named stays."""
+        ...
+
+
 class Gateways(Protocol):
     """Gateways, asked over the network."""
 
@@ -40,4 +48,5 @@ class Outside(NamedTuple):
     processes: Processes
     sessions: TmuxSessions
     files: Files
+    folders: Folders
     gateways: Gateways

@@ -182,13 +182,21 @@ class Agents:
 
     def cleanup(self, *, grace_s: float = AGENT_GRACE_S, dry_run: bool = False, tmux_check: bool = True) -> Report:
         """Remove what is left behind: damaged records, those expired for longer than the grace, folders without a record,
-        and, with `tmux_check`, those whose process is dead and whose tmux session is gone.
+        and, with `tmux_check`, those whose process is dead and whose tmux session is gone; and what `clear_after` does.
 
         Each is looked at again in the step that removes it, so that no live record is lost to a publisher that comes in
         between. One failure does not stop the rest. Raises InvalidValue for a negative grace.
         """
         gone = (lambda agent: liveness.is_gone(agent, self._outside, embedded=self.store.embedded)) if tmux_check else None
-        return cleanup_.clean(self.store, self._journal, self._debris, grace_s=grace_s, dry_run=dry_run, gone=gone)
+        return cleanup_.clean(
+            self.store, self._journal, self._debris, grace_s=grace_s, dry_run=dry_run, gone=gone, cleared=self.clear_after
+        )
+
+    def clear_after(self, agent: Agent) -> None:
+        """Remove the folder that was made for one that was killed and could not do so itself. One that lives, or may, needs it
+        still, and one that a person named stays."""
+        if liveness.is_dead(agent, self._outside, embedded=self.store.embedded) and agent.runtime.session_root is not None:
+            self._outside.folders.remove(agent.runtime.session_root, agent.agent_id, agent.generation_id)
 
     def _id(self, name: str, agent_id: str | None) -> str:
         if agent_id is None:

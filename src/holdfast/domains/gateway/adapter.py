@@ -55,7 +55,10 @@ class Adapter(Protocol):
         ...
 
     def inspect(self) -> Sighting:
-        """Look at the agent. An instance id names one life of it for ever: what replaces it under the same name has another."""
+        """Look at the agent. An instance id names one life of it for ever: what replaces it under the same name has another.
+
+        Raises Held while the gateway of another has it.
+        """
         ...
 
     def check(self, prompt: str) -> None:

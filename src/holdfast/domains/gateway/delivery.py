@@ -185,8 +185,13 @@ class Worker:
         if not self._meant_for(request, seen):
             return None
         assert seen.instance_id is not None
+        faults.reach("gateway.delivery.before")
         try:
-            faults.reach("gateway.delivery.before")
+            # Last of all: this process may have been stopped for longer than its lease, and another serve by now.
+            self._gateway.check_serving()
+        except Unavailable:
+            return None
+        try:
             delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
         except Fenced:
             # Another instance since the look. The next look records it, and the request waits for an operator.
@@ -262,6 +267,8 @@ class Worker:
                     code="upstream_unavailable", detail="the agent is not there, or is another one: not delivered"
                 )
             assert seen.instance_id is not None
+            with contextlib.suppress(Unavailable):
+                self._gateway.check_serving()
             stopped = self._adapter.interrupt(seen.instance_id)
         except Exception as error:  # noqa: BLE001 - as above
             return {}, failed_by(error, delivered="unknown")

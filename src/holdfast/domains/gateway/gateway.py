@@ -154,8 +154,13 @@ class Gateway:
 
         self._change(body)
 
+    def check_serving(self) -> None:
+        """Raises Fenced when another gateway has taken over, and Unavailable when the store does not say."""
+        _check_own(self._recorded(), self.agent, self._token)
+
     def look(self) -> Sighting:
-        """Look at the agent, and record it when it is another instance than before. Never raises for what the adapter does."""
+        """Look at the agent, and record it when it is another instance than before. Never raises for what the adapter does; but
+        Held at the first look, when another gateway has the same agent by another name."""
         with self._looking:
             return self._looked()
 
@@ -293,10 +298,7 @@ class Gateway:
         return Attachment() if row is None else row.record
 
     def _own(self, tx: Tx) -> Attachment:
-        attachment = _attachment_in(tx, self.agent)
-        if attachment.server is None or attachment.server.token != self._token:
-            raise Fenced(f"another gateway serves {self.agent} now: this one must end", agent=self.agent, token=self._token)
-        return attachment
+        return _check_own(_attachment_in(tx, self.agent), self.agent, self._token)
 
     def _probed(self, server: Server) -> Liveness:
         return probe(server.process, self._processes, embedded=self.queue.store.embedded)
@@ -305,6 +307,8 @@ class Gateway:
         try:
             return self.adapter.inspect()
         except HoldfastError as error:
+            if isinstance(error, Held) and self._seen is _NOT_LOOKED:
+                raise
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - whatever an adapter does, the gateway lives on
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
@@ -365,6 +369,12 @@ class Gateway:
 def _attachment_in(tx: Tx, agent: str) -> Attachment:
     row = tx.get(ATTACHMENTS, agent)
     return Attachment() if row is None else row.record
+
+
+def _check_own(attachment: Attachment, agent: str, token: int) -> Attachment:
+    if attachment.server is None or attachment.server.token != token:
+        raise Fenced(f"another gateway serves {agent} now: this one must end", agent=agent, token=token)
+    return attachment
 
 
 def _served(agent: str, server: Server) -> Held:

@@ -6,19 +6,20 @@ claim without a recorded process is ended by its limits alone.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
-from holdfast.domains.jobs.record import JOBS, Job, JobStatus, due_at, due_place
+from holdfast.domains.jobs.record import JOBS, Job, JobStatus, due_at, due_place, moment
 from holdfast.domains.jobs.writing import write
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.kernel.limits import JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATCHED_MAX
+from holdfast.kernel.holder import Holder, Liveness, Processes, in_sight, probe
+from holdfast.kernel.limits import JOBS_OF_WORKERS_READ, JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATCHED_MAX
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
@@ -61,35 +62,44 @@ class Reaper:
         return True
 
     def sweep(self) -> Sweep:
-        """Look at the running jobs, page by page, and reap what must be."""
+        """Look for running jobs that must be reaped, page by page, and reap them. Reads those that are overdue, those of dead
+        processes, and a few of each live one: the others may be many."""
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
-        reaped: list[Job] = []
-        alive: list[Holder] = []
-        for page in self._pages():
-            suspects, liveness = self._looked(page)
-            reaped += self._reap(suspects) if suspects else []
-            alive += [job.claimed_by for job in page.jobs if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
-        return Sweep(reaped, alive)
+        known: Known = {}
+        reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects)]
+        return Sweep(reaped, [holder for holder, liveness in known.items() if liveness is Liveness.ALIVE])
 
     def due(self) -> list[Job]:
         """The running jobs that the next sweep would reap. Changes nothing."""
-        return [job for page in self._pages() for job in self._looked(page)[0]]
+        return list({job.job_id: job for suspects in self._suspects({}) for job in suspects}.values())
 
-    def _pages(self) -> "Iterator[_Page]":
-        """The running jobs, as they are when their page is asked for."""
-        start: Parts | None = ()
-        size = JOBS_SWEPT_MAX
-        while start is not None:
-            page = self._store.read(partial(_running, start=start, limit=size), scope=[JOBS])
-            # More of one moment than a page holds would be looked at for ever.
-            size = 2 * size if page.following == start else JOBS_SWEPT_MAX
-            start = page.following
+    def _suspects(self, known: "Known") -> Iterator[list[Job]]:
+        """Running jobs that must be reaped, as they are when they are asked for; perhaps one of them twice, if it is not."""
+        match = in_sight(self._processes, embedded=self._store.embedded)
+
+        def behind(job: Job) -> Parts:
+            """Where the next page begins: of a dead process all jobs are wanted, of any other no more."""
+            assert job.claimed_by is not None
+            *place, ticks = job.claimed_by.parts[len(match) :]
+            return (*place, ticks if self._liveness(job, known) is Liveness.DEAD else int(ticks) + 1)
+
+        by_worker = self._pages(partial(_by_worker, match=match), JOBS_OF_WORKERS_READ, behind)
+        for page in chain(by_worker, self._pages(_overdue, JOBS_SWEPT_MAX, due_place)):
+            suspects = [job for job in page.jobs if _verdict(job, self._liveness(job, known), page.now) is not None]
+            if suspects:
+                yield suspects
+
+    def _pages(self, look: "_Look", size: int, behind: Callable[[Job], Parts]) -> "Iterator[_Page]":
+        start: Parts | None = None
+        limit = size
+        full = True
+        while full:
+            page = self._store.read(partial(look, start=start, limit=limit), scope=[JOBS])
             yield page
-
-    def _looked(self, page: "_Page") -> tuple[list[Job], dict[str, Liveness]]:
-        """Those of a page that must be reaped, and what is known of the workers of all."""
-        liveness = {job.job_id: self._liveness(job) for job in page.jobs}
-        return [job for job in page.jobs if _verdict(job, liveness[job.job_id], page.now) is not None], liveness
+            full, following = page.full, behind(page.jobs[-1]) if page.jobs else start
+            # More in one place than a page holds would be looked at for ever.
+            limit = 2 * limit if following == start else size
+            start = following
 
     @contextmanager
     def watching(self, holders: Sequence[Holder]) -> Iterator[Watched]:
@@ -108,8 +118,14 @@ class Reaper:
                 if fd is not None:
                     os.close(fd)
 
-    def _liveness(self, job: Job) -> Liveness:
-        return Liveness.UNKNOWN if job.claimed_by is None else self._probe(job.claimed_by)
+    def _liveness(self, job: Job, known: "Known") -> Liveness:
+        """Of the job's process, which is looked at once for all its jobs."""
+        holder = job.claimed_by
+        if holder is None:
+            return Liveness.UNKNOWN
+        if holder not in known:
+            known[holder] = self._probe(holder)
+        return known[holder]
 
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
@@ -120,11 +136,12 @@ class Reaper:
 
         def body(tx: Tx) -> list[Job]:
             reaped = []
+            known: Known = {}
             for job_id, seen in dead.items():
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.token != seen.token or row.record.status is not JobStatus.RUNNING:
                     continue
-                after = _verdict(row.record, self._liveness(seen), tx.now)
+                after = _verdict(row.record, self._liveness(seen, known), tx.now)
                 if after is not None:
                     write(tx, self._journal, row.record, after, told={"why": after.error_code or WORKER_DIED})
                     reaped.append(after)
@@ -133,19 +150,36 @@ class Reaper:
         return self._store.transact(body, scope=[rows(JOBS)])
 
 
+Known = dict[Holder, Liveness]
+"""What one look came to know of processes."""
+
+
 class _Page(NamedTuple):
-    """Some running jobs, and where to go on; None when these were the last."""
+    """Some running jobs, and whether there may be more behind them."""
 
     now: datetime
     jobs: list[Job]
-    following: Parts | None
+    full: bool
 
 
-def _running(tx: ReadTx, *, start: Parts, limit: int) -> _Page:
+class _Look(Protocol):
+    def __call__(self, tx: ReadTx, *, start: Parts | None, limit: int) -> _Page: ...
+
+
+def _by_worker(tx: ReadTx, *, match: Parts, start: Parts | None, limit: int) -> _Page:
+    """Those of some processes."""
     damaged: Damage = []
-    jobs = [row.record for row in tx.find(JOBS, "running", start=start or None, limit=limit, damaged=damaged)]
-    last = due_place(jobs[-1]) if jobs else start
-    return _Page(tx.now, jobs, last if len(jobs) + len(damaged) == limit else None)
+    found = tx.find(JOBS, "worker", match, start=start, limit=limit, damaged=damaged)
+    # An older program that still runs on the same store does not know the index, and leaves in it what it ended.
+    jobs = [row.record for row in found if row.record.claimed_by is not None]
+    return _Page(tx.now, jobs, len(found) + len(damaged) == limit)
+
+
+def _overdue(tx: ReadTx, *, start: Parts | None, limit: int) -> _Page:
+    """Those past their limits."""
+    damaged: Damage = []
+    found = tx.find(JOBS, "running", start=start, stop=moment(tx.now), limit=limit, damaged=damaged)
+    return _Page(tx.now, [row.record for row in found], len(found) + len(damaged) == limit)
 
 
 def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:

@@ -136,7 +136,12 @@ def due_at(job: Job) -> datetime | None:
 def due_place(job: Job) -> Parts:
     """The place of a running job among those that are running."""
     due = due_at(job)
-    return (_NEVER if due is None else (due - _EPOCH) // _MICROSECOND,)
+    return (_NEVER,) if due is None else moment(due)
+
+
+def moment(at: datetime) -> Parts:
+    """Before this place are the running jobs that are overdue at that time."""
+    return ((at - _EPOCH) // _MICROSECOND,)
 
 
 def _after(at: datetime, seconds: float) -> datetime | None:
@@ -154,6 +159,11 @@ def _turn(job: Job) -> Parts | None:
 def _running(job: Job) -> Parts | None:
     """Running jobs by when they are overdue."""
     return due_place(job) if job.status is JobStatus.RUNNING else None
+
+
+def _worker(job: Job) -> Parts | None:
+    """Running jobs by the process that has them, if one is recorded."""
+    return job.claimed_by.parts if job.claimed_by is not None and job.status is JobStatus.RUNNING else None
 
 
 def ended_group(status: JobStatus, *, adopted: bool) -> str:
@@ -191,7 +201,7 @@ _NEVER = (1 << 63) - 1
 JOBS = Space(
     "jobs",
     Job,
-    indexes={"turn": _turn, "running": _running, "ended": _ended},
+    indexes={"turn": _turn, "running": _running, "ended": _ended, "worker": _worker},
     # Loaded when a folder is used: picking from a database needs none of it.
     layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read)),
 )

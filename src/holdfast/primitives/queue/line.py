@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.kernel import clock
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
-from holdfast.kernel.limits import QUEUE_DEPTH_MAX, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S, QUEUE_TRIM_EVERY, QUEUE_TRIM_MAX
+from holdfast.kernel.limits import (
+    QUEUE_DEPTH_MAX,
+    QUEUE_KEEP_LEAST,
+    QUEUE_KEEP_REQUESTS,
+    QUEUE_KEEP_S,
+    QUEUE_TRIM_EVERY,
+    QUEUE_TRIM_MAX,
+)
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
@@ -237,14 +244,19 @@ class Line:
             slot=slot,
         )
 
-    def trim(self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S) -> int:
-        """Drop finished requests beyond the bounds, the oldest first and a bounded number at once; return how many."""
-        over = sum(self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED) - keep
+    def trim(self, *, keep: int = QUEUE_KEEP_REQUESTS, keep_s: float = QUEUE_KEEP_S, keep_least: int = QUEUE_KEEP_LEAST) -> int:
+        """Drop finished requests beyond the bounds, the oldest first and a bounded number at once; return how many.
+
+        The last `keep_least` stay however old: by a clock that was stepped forward all of them are, and with them would go the
+        keys by which a repeated request is known.
+        """
+        ended = sum(self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED)
         before = clock.after(self._tx.now, -keep_s)
         oldest = in_order(self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, damaged=[])
         dropped = 0
         for request in oldest[:QUEUE_TRIM_MAX]:
-            if dropped >= over and request.finished_at is not None and request.finished_at >= before:
+            old = dropped < ended - keep_least and (request.finished_at is None or request.finished_at < before)
+            if dropped >= ended - keep and not old:
                 break
             self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
             if request.idempotency_key is not None:

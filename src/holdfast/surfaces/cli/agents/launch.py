@@ -1,7 +1,6 @@
 """An agent that is to run: its names, its folder, and the manifest in it."""
 
 import os
-import shutil
 import uuid
 from contextlib import suppress
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import click
 
 from holdfast.access import access_for
+from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
 from holdfast.app import Holdfast
 from holdfast.configuration import state_folder
@@ -16,7 +16,7 @@ from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
 from holdfast.domains.agents.names import canonical, id_of
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
-from holdfast.kernel.holder import Holder, Liveness, probe
+from holdfast.kernel.holder import Holder
 
 
 class Wish(NamedTuple):
@@ -52,8 +52,8 @@ class Launch:
         self.generation_id = str(uuid.uuid4()) if wish.generation_id is None else wish.generation_id
         if wish.session_root is not None and not wish.session_root.strip():
             raise InvalidValue("session_root is blank: name a folder, or leave it out", field="session_root")
-        self._own_root = self._root_of(self.generation_id)
-        self.root = os.path.abspath(wish.session_root or self._own_root)
+        self._folders = GenerationFolders(lambda: state_folder(os.environ))
+        self.root = os.path.abspath(wish.session_root or self._folders.of(self.agent_id, self.generation_id))
 
     @property
     def tool(self) -> str:
@@ -85,7 +85,7 @@ class Launch:
             take_over=take_over,
         )
         if before is not None and before.generation_id != agent.generation_id:
-            self._clear_after(before)
+            self._hf.agents.clear_after(before)
         return agent
 
     def write_manifest(self) -> None:
@@ -114,31 +114,12 @@ class Launch:
 
     def clear_away(self) -> None:
         """Remove the folder, if it is one of its own making; one that the user named stays."""
-        if self.root == self._own_root:
-            shutil.rmtree(self.root, ignore_errors=True)
-            with suppress(OSError):
-                # The last generation of an agent leaves nothing.
-                os.rmdir(os.path.dirname(self.root))
+        self._folders.remove(self.root, self.agent_id, self.generation_id)
 
     def _present(self) -> Agent | None:
         with suppress(HoldfastError):
             return self._hf.agents.get(self.agent_id)
         return None
-
-    def _clear_after(self, before: Agent) -> None:
-        """Remove the folder of one that was killed and could not do so itself. One that lives may still need it."""
-        dead = before.holder is not None and self._liveness(before.holder) is Liveness.DEAD
-        # Another program may have written anything for a generation.
-        plain = before.generation_id not in (os.curdir, os.pardir) and os.sep not in before.generation_id
-        if dead and plain and before.runtime.session_root == self._root_of(before.generation_id):
-            shutil.rmtree(before.runtime.session_root, ignore_errors=True)
-
-    def _liveness(self, holder: Holder) -> Liveness:
-        return probe(holder, self._hf.processes, embedded=self._hf.store.embedded)
-
-    def _root_of(self, generation_id: str) -> str:
-        """The folder that a generation of this agent has where its user names none."""
-        return os.path.join(state_folder(os.environ), "agents", self.agent_id, generation_id)
 
     @property
     def _backend(self) -> str:
