@@ -5,7 +5,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import LeaseLost
@@ -121,6 +121,15 @@ class Grant:
     def release(self) -> bool:
         """Release it; True when that freed something."""
         return self._owner.release(self)
+
+    def let_go(self, names: Collection[str]) -> None:
+        """Take note that its job has let go of some of its names: it is the grant of the others."""
+        rest = {name: token for name, token in self.tokens.items() if name not in names}
+        if not rest:
+            self.gone = "released"
+            return
+        self._tokens, self.names = rest, tuple(rest)
+        self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
         """Take note that it was taken away, and tell who waits for that."""

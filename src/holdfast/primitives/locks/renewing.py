@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.kernel import lease as leases
@@ -14,10 +14,12 @@ from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Turns
 
 
-def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
+def renew_all(room: Room, grants: Sequence[Grant], keeps: Callable[[Grant], bool]) -> list[Grant]:
     """Renew the leases that are due, of grants without a time to live; return those, of all, that are gone.
 
-    Looks first: mostly nothing is due, and a look takes no turn from anybody.
+    One of which a part was taken away is lost for its holder, who is told if `keeps` says that it still keeps it; what is left
+    is renewed all the same, since nobody has let go of it. Looks first: mostly nothing is due, and a look takes no turn from
+    anybody.
     """
     lease_s = room.terms.lease_s
 
@@ -28,27 +30,40 @@ def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
         return [grant for grant, _ in due]
 
     now = room.store.now()
+    tokens = {grant.id: grant.tokens for grant in grants}
     gone, due = room.read(
         lambda table: (
-            [grant for grant in grants if _is_gone(table, grant)],
+            [(grant, _is_left(table, grant)) for grant in grants if _lacks_some(table, tokens[grant.id])],
             any(_due(table, grant, now, lease_s) for grant in grants),
         )
     )
+    for grant, left in gone:
+        # What its holder is letting go of at this moment, or just has, was not taken away.
+        if left and keeps(grant) and grant.tokens == tokens[grant.id]:
+            grant.lose()
     if due:
         asked_s = time.monotonic()
         for grant in room.transact(renew):
             grant.untouched = False
             if grant.ends_s < math.inf:
                 grant.ends_s = asked_s + lease_s
-    return gone
+    return [grant for grant, left in gone if not left]
 
 
-def _is_gone(table: Table, grant: Grant) -> bool:
+def _lacks_some(table: Table, tokens: Mapping[str, int]) -> bool:
     """Was some of a grant taken away? A damaged record proves nothing."""
     try:
-        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in grant.tokens.items())
+        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in tokens.items())
     except Corrupt:
         return False
+
+
+def _is_left(table: Table, grant: Grant) -> bool:
+    """Is something of what a grant took still there? Damage proves nothing here either."""
+    try:
+        return table.find_hold(grant.id, grant.taken) is not None
+    except Corrupt:
+        return True
 
 
 def _due(table: Table, grant: Grant, now: datetime, lease_s: float) -> Hold | None:
