@@ -65,6 +65,8 @@ class SignalFiles:
     def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
         """Make the signal file; return what is wrong when that cannot be done."""
         note = Note(holdfast_preempt=name, token=token, swap=swap)
+        # What an earlier registration of that name left there says nothing to this one, which may not have cleared it yet.
+        self.clear(path, name, token - 1)
         try:
             if os.path.dirname(path) == str(self._folder):
                 make_folder(self._folder, self._access)
