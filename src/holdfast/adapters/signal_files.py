@@ -78,7 +78,8 @@ class SignalFiles:
         except FileExistsError:
             there = _note(path)
             ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
-            return None if ours else f"there is another file at {path}"
+            # One that is gone by now was taken back meanwhile.
+            return None if ours or not self.given(path) else f"there is another file at {path}"
         except OSError as error:
             return f"{path} cannot be made ({error.strerror})"
         return None
