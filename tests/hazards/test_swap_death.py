@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.domains.workflows import Swap
 from holdfast.domains.workflows.spaces import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
 from holdfast.places import signal_folder_of
@@ -246,6 +247,41 @@ def test_the_process_that_forked_in_a_swap_completes_it_and_its_child_cannot(hf:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         swap.check()
     assert events(hf) == {"swap_started": 1, "swap_completed": 1}
+
+
+@pytest.mark.parametrize("how", ["raises", "ends well", "fails it"])
+def test_a_forked_child_that_leaves_the_block_of_a_swap_ends_nothing(hf: Holdfast, how: str) -> None:
+    """As a load that forks a server, which gives up before it has become another program."""
+
+    def leave(swap: Swap) -> None:
+        if how == "fails it":
+            swap.fail("no such model")
+        swap.__exit__(*((OSError, OSError("no such program"), None) if how == "raises" else (None, None, None)))
+
+    with hf.workflows.swap("llama") as swap:
+        assert _status_of_child(lambda: leave(swap)) == 0
+        swap.check()
+    assert events(hf) == {"swap_started": 1, "swap_completed": 1}
+
+
+def test_a_forked_child_that_leaves_the_block_of_its_parents_work_releases_nothing(hf: Holdfast) -> None:
+    with hf.workflows.running("train", "llama") as work:
+        assert _status_of_child(lambda: work.__exit__(OSError, OSError("no such program"), None)) == 0
+        assert [workflow.name for workflow in hf.workflows.list_workflows()] == ["train"]
+        assert not work.should_yield()
+    assert hf.workflows.list_workflows() == []
+
+
+def _status_of_child(act: Callable[[], None]) -> int:
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _swaps(task: tuple[str, str]) -> int:

@@ -26,7 +26,7 @@ from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_locks import PATIENCE_S, STORES, Machine, Watches, World, lock_database, watches, world_of
+from tests.unit.test_locks import PATIENCE_S, STORES, Failing, Machine, Watches, World, lock_database, watches, world_of
 
 __all__ = ["lock_database", "watches"]
 
@@ -145,22 +145,78 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
 
     before = ends()
     timed.clock.advance(LOCK_LEASE_S * 0.9)
-    assert renew_all(timed.locks._room, [lasting, short]) == []
+    assert renew_all(timed.locks._room, [lasting, short], timed.locks._keeper.keeps) == []
     after = ends()
     assert after[0] > before[0]
     assert after[1] == before[1]
 
 
-def test_the_rest_of_a_set_is_kept_when_its_job_has_let_go_of_a_part(timed: World) -> None:
-    """It was taken for lost, and given no sign of life any more: from another machine somebody took it under its live holder."""
-    grant, part = timed.locks.acquire(["a", "b"], by="job"), timed.locks.acquire(["b", "c"], by="job")
-    timed.locks.free("a", by="job")
-    timed.clock.advance(LOCK_LEASE_S * 0.9)
-    assert renew_all(timed.locks._room, [grant, part]) == []
-    timed.clock.advance(LOCK_LEASE_S * 0.9)
-    assert timed.locks.status("b").holds[0].expires_at >= timed.clock.now()
-    timed.locks.free("b", by="job")
-    assert renew_all(timed.locks._room, [grant, part]) == [grant, part]
+# --- what is left of a grant ---
+
+
+def outlives(timed: World, name: str) -> bool:
+    """Is a name still held, as seen from another machine, when its holder's process has given signs of life for a while?"""
+    for _ in range(4):
+        timed.clock.advance(LOCK_LEASE_S / 2)
+        timed.locks._keeper._look(everything=True)
+    return timed.process(7, Machine("host-2")).try_acquire(name, by="other") is None
+
+
+def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(timed: World) -> None:
+    grant = timed.locks.acquire(["a", "b"], by="job")
+    assert timed.locks.free("a", by="job") == ("a",)
+    assert (grant.names, grant.taken, dict(grant.tokens)) == (("b",), ("b",), {"b": grant.token})
+    assert outlives(timed, "b")
+    grant.check()
+    assert not grant.lost.is_set()
+    assert timed.locks.free("b", by="job") == ("b",)
+    assert grant.gone == "released" and not timed.locks._keeper.kept() and timed.rows() == []
+
+
+def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on_though_it_is_told(timed: World) -> None:
+    grant = timed.locks.acquire(["a", "b"], by="job")
+    assert timed.process(2).free("a", by="job") == ("a",)
+    assert outlives(timed, "b")
+    assert grant.lost.is_set()
+    with pytest.raises(LeaseLost):
+        grant.check()
+    assert outlives(timed, "b")
+    assert grant.release() and timed.rows() == []
+
+
+def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the_rest(timed: World) -> None:
+    outer = timed.locks.acquire("a", by="job")
+    inner = timed.locks.acquire(["a", "b"], by="job")
+    assert outer.release()
+    assert outlives(timed, "b")
+    assert inner.lost.is_set()
+    assert inner.release() and timed.rows() == []
+
+
+def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = timed.locks.acquire(["a", "b"], by="job")
+    read = timed.locks._room.store.read
+
+    def let_go_and_read(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        timed.locks.free("a", by="job")
+        return read(*args, **more)
+
+    monkeypatch.setattr(timed.locks._room.store, "read", let_go_and_read)
+    timed.locks._keeper._look(everything=True)
+    assert not grant.gone and timed.locks._keeper.kept() == [grant]
+
+
+def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
+    store = Failing(timed.store)
+    locks = Locks(store, timed.journal, timed.machine.begin(3))  # type: ignore[arg-type]
+    grant = locks.acquire(["a", "b"], by="job")
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        locks.free("a", by="job")
+    store.down = False
+    assert grant.names == ("a", "b") and locks._keeper.kept() == [grant]
+    locks.close()
 
 
 def test_renewing_never_shortens(timed: World) -> None:

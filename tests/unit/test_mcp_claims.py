@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
+from holdfast.domains.workflows import Swap
 from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
@@ -24,7 +25,8 @@ from holdfast.surfaces.mcp.serving import Desk
 from holdfast.surfaces.mcp.stopping import Call, Stop
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
-from holdfast.surfaces.mcp.tools.locks import AcquireArguments, acquire
+from holdfast.surfaces.mcp.tools.locks import AcquireArguments, WaitArguments, acquire, wait
+from holdfast.surfaces.mcp.tools.recipes import YieldOrSwapArguments, yield_or_swap
 from holdfast.testing.clock import ManualClock
 
 PATIENCE_S = 30.0
@@ -78,12 +80,8 @@ def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(hf: Holdfast
 
 def test_a_job_is_beaten_for_again_when_the_store_was_away(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = _job_claim(hf)
-
-    def away(*_: object, **__: object) -> None:
-        raise StoreUnavailable("it is away", outcome="none")
-
     with monkeypatch.context() as patch:
-        patch.setattr(hf.jobs, "heartbeat", away)
+        patch.setattr(hf.jobs, "heartbeat", _away)
         assert claim.attend(10.0) == 11.0
     assert claim.attend(11.0) == 21.0
 
@@ -164,6 +162,71 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     with pytest.raises(LeaseLost):
         claim.loaded()
     assert hf.workflows.swap_status().current is None
+
+
+def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a lock: the swap would stand in everybody's way until the agent ends."""
+    slow, enter = threading.Event(), Swap.__enter__
+
+    def slowly(swap: Swap) -> Swap:
+        assert slow.wait(PATIENCE_S)
+        return enter(swap)
+
+    monkeypatch.setattr(Swap, "__enter__", slowly)
+    ended = threading.Event()
+    claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
+    claim.begin(ended.set)
+    assert claim.let_go(0) is True
+    slow.set()
+    assert ended.wait(PATIENCE_S)
+    assert hf.workflows.swap_status().marker is None
+    assert [event.event for event in hf.workflows.swap_log()] == ["swap_started", "swap_failed"]
+    with pytest.raises(LeaseLost, match="given up"):
+        claim.swap()
+
+
+def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(hand: Hand) -> None:
+    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large"), _taken_back()).handle
+    claim = hand.of(handle, SwapClaim)
+    claim.wait(PATIENCE_S, Call())
+    assert claim.attend(1e12) is None
+    with pytest.raises(LeaseLost):
+        wait(hand, WaitArguments(handle=handle), Call())
+    assert hand.claims() == []
+
+
+def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()).handle
+    with monkeypatch.context() as patch:
+        patch.setattr(Swap, "check", _away)
+        with pytest.raises(StoreUnavailable):
+            wait(hand, WaitArguments(handle=handle), Call())
+    assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
+
+
+def test_what_is_being_given_back_is_not_told_as_held(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = acquire(hand, AcquireArguments(names=("x",)), _taken_back()).handle
+    claim, check = hand.of(handle, LockClaim), hand.hf.locks.check
+    claim.wait(PATIENCE_S, Call())
+
+    def check_and_give_back(grant: Grant) -> None:
+        check(grant)
+        claim.attend(1e12)
+
+    monkeypatch.setattr(hand.hf.locks, "check", check_and_give_back)
+    with pytest.raises(LeaseLost, match="given back"):
+        wait(hand, WaitArguments(handle=handle), Call())
+    assert hand.hf.locks.status("x").holds == ()
+
+
+def _taken_back() -> Call:
+    call = Call()
+    call.cancel()
+    return call
+
+
+def _away(*_: object, **__: object) -> None:
+    raise StoreUnavailable("it is away", outcome="none")
 
 
 def test_what_was_made_in_a_call_that_is_taken_back_is_undone(hand: Hand) -> None:

@@ -497,6 +497,18 @@ def test_no_routers_at_all_are_had_at_once(registry: Registry) -> None:
         pass
 
 
+def test_a_router_that_was_released_apart_from_its_set_is_not_counted_again(world: World, registry: Registry) -> None:
+    assert registry.acquire_all_router_locks_atomic(["r1", "r2"], "a")
+    assert registry.release_router_lock("r1", "a")
+    assert registry.acquire_router_lock("r1", "b", 0)
+    assert registry.release_all_router_locks(["r1", "r2"], "a") == 1
+    assert registry.is_router_locked("r1") and not registry.is_router_locked("r2")
+    assert registry.release_router_lock("r1", "b")
+    assert registry.acquire_all_router_locks_atomic(["r1", "r2"], "a")
+    assert registry.release_router_lock("r1", "a") and registry.acquire_router_lock("r1", "a", 0)
+    assert registry.release_all_router_locks(["r1", "r2"], "a") == 2
+
+
 def test_blocks_release_what_they_locked(registry: Registry) -> None:
     with registry.router_lock("router-1", "a") as grant:
         assert registry.is_router_locked("router-1")

@@ -108,6 +108,17 @@ def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> N
     assert processes.death(earlier) is None
 
 
+@pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**12, 1 << 70])
+def test_a_pid_that_cannot_be_is_nobodys(pid: int) -> None:
+    """Another program's record may have any number: of 0 and -1 the kernel says that there are such processes."""
+    processes = Procfs()
+    holder = replace(processes.current(), pid=pid)
+    assert probe(holder, processes, embedded=True) is Liveness.DEAD
+    assert processes.death(holder) is None
+    with pytest.raises(NotFound):
+        processes.of(pid)
+
+
 def test_another_boot_host_or_namespace() -> None:
     processes = Procfs()
     me = processes.current()

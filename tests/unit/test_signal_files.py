@@ -92,6 +92,9 @@ def test_a_left_over_of_the_same_workflow_is_no_obstacle(signals: SignalFiles, t
     path = str(tmp_path / "s")
     assert signals.give(path, "train", 3) is None
     assert signals.checked(path, "train") == path
+    # Nor is it taken for the next one's signal.
+    assert signals.give(path, "train", 4, 11) is None
+    assert signals.swap_of(path, "train", 4) == 11
 
 
 def test_a_folder_that_became_a_link_is_not_followed(signals: SignalFiles, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER
+from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER, topic_of
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
@@ -183,6 +183,44 @@ def test_work_that_yields_by_its_release_alone_has_yielded(world: World) -> None
         assert work.preempted.wait(PATIENCE_S)
     assert swapping.ended().loaded
     assert world.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+
+
+def test_work_that_was_asked_is_woken_when_the_swap_is_over_without_effect(world: World) -> None:
+    """It learned of it at a later look, and yielded for nothing until then."""
+    world.process(2).register("train", "llama", preemptible=True)
+    stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    with world.store.listen([topic_of("train")]) as ears:
+        swapping = Swapping(world.workflows, "qwen", grace_s=PATIENCE_S, stop_fd=stop_fd)
+        assert ears.wait(PATIENCE_S).notified
+        os.eventfd_write(stop_fd, 1)
+        assert isinstance(swapping.ended().error, LockTimeout)
+        assert ears.wait(PATIENCE_S).notified
+    os.close(stop_fd)
+
+
+@pytest.mark.parametrize("how", ["is released", "is swept", "need not yield"])
+def test_a_signal_is_taken_back_that_comes_after_the_end_of_what_it_was_for(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks makes the file once it is decided, and may be late. It lay there for ever."""
+    work = world.process(2).register("train", "llama", preemptible=True).workflow
+    signals = world.workflows._room.signals
+    give = signals.give
+
+    def late(path: str, name: str, token: int, swap: int) -> str | None:
+        monkeypatch.undo()
+        if how == "is released":
+            world.workflows.release(name, token)
+        elif how == "is swept":
+            world.machine.end(2)
+            world.workflows.sweep()
+        else:
+            world.workflows.clear_preempt_signal(name, token)
+        return give(path, name, token, swap)
+
+    monkeypatch.setattr(signals, "give", late)
+    world.workflows.request_preempt(work.name)
+    assert world.signal_files() == []
 
 
 def test_work_that_ignores_the_signal_is_reported_and_waited_for(world: World) -> None:

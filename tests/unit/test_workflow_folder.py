@@ -113,6 +113,13 @@ def test_a_file_of_the_source_system_is_read() -> None:
     assert (marker.recipe, marker.holder.start_ticks, marker.token) == ("q", 1, 0)
 
 
+def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
+    """Read as one, it failed every look at all the others."""
+    document = {"recipe": "llama", "owner_pid": 1, "owner_start_ns": 0, "started_at": 0, "last_renewed_at": 253402300799}
+    with pytest.raises(ValueError, match="calendar"):
+        wires.workflow_from_file("train", document)
+
+
 @given(
     document=st.dictionaries(
         st.sampled_from(["name", "recipe", "owner_pid", "owner_start_ns", "started_at", "token", "preempt", "ttl_seconds"]),

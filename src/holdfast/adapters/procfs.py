@@ -13,6 +13,8 @@ from holdfast.kernel.holder import Holder, Place, Sighting
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
+_PID_MAX = (1 << 31) - 1
+"""A record may say more, or less than 1, which the kernel takes for a group of processes or for all."""
 
 
 class Procfs:
@@ -38,6 +40,8 @@ class Procfs:
         return self._read("sys/kernel/random/boot_id")
 
     def sight(self, pid: int) -> Sighting | None:
+        if not 0 < pid <= _PID_MAX:
+            return None
         try:
             # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each one ahead of it.
             fd = os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -94,7 +98,7 @@ class Procfs:
         return bool(int(caught, 16) >> (signal_number - 1) & 1)
 
     def death(self, holder: Holder) -> int | None:
-        if holder.place != self.here():
+        if holder.place != self.here() or not 0 < holder.pid <= _PID_MAX:
             return None
         try:
             pidfd = os.pidfd_open(holder.pid)

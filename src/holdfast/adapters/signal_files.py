@@ -65,6 +65,8 @@ class SignalFiles:
     def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
         """Make the signal file; return what is wrong when that cannot be done."""
         note = Note(holdfast_preempt=name, token=token, swap=swap)
+        # What an earlier registration of that name left there says nothing to this one, which may not have cleared it yet.
+        self.clear(path, name, token - 1)
         try:
             if os.path.dirname(path) == str(self._folder):
                 make_folder(self._folder, self._access)
@@ -76,7 +78,8 @@ class SignalFiles:
         except FileExistsError:
             there = _note(path)
             ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
-            return None if ours else f"there is another file at {path}"
+            # One that is gone by now was taken back meanwhile.
+            return None if ours or not self.given(path) else f"there is another file at {path}"
         except OSError as error:
             return f"{path} cannot be made ({error.strerror})"
         return None

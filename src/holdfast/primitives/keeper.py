@@ -90,6 +90,14 @@ class Keeper(Generic[K]):
             self._renewed_s.pop(kept.id, None)
         return self._held.pop(kept.id, None) is not None
 
+    def kept(self) -> list[K]:
+        """All that is kept."""
+        return list(self._held.values())
+
+    def keeps(self, one: K) -> bool:
+        """Is it kept?"""
+        return one.id in self._held
+
     def wake(self) -> None:
         """See to it that the thread runs, for what is to be done at its ticks."""
         if self._thread is None:

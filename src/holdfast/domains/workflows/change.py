@@ -186,6 +186,7 @@ class Change:
             if workflow.preempt_swap == marker.token and workflow.preempt is not Preempt.NONE:
                 self.put(moved(workflow, Preempt.NONE))
                 self.cleared.append(workflow)
+                self.tx.notify(topic_of(workflow.name))
             elif workflow.preempt is Preempt.IGNORED:
                 # An operator's request still stands, and the next swap gives it time anew.
                 self.put(moved(workflow, Preempt.REQUESTED))

@@ -1,13 +1,13 @@
 """What every operation on workflows shares: the store, the processes, the swap lock and the signal files."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.domains.workflows.change import Change, Verdicts, current_in, gone, marker_in, workflows_in
+from holdfast.domains.workflows.change import ASKED_STATES, Change, Verdicts, current_in, gone, marker_in, workflows_in
 from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import CHANGED, SCOPE, WORKFLOWS
@@ -155,9 +155,19 @@ class Room:
         """Make a workflow's signal file. One that cannot be made is only warned of: the record says the same, and whoever
         runs the workflow under `workflows run` or `running()` is told by the store."""
         path = workflow.preempt_signal_path
-        wrong = None if path is None else self.signals.give(path, workflow.name, workflow.token, workflow.preempt_swap or 0)
+        if path is None:
+            return
+        wrong = self.signals.give(path, workflow.name, workflow.token, workflow.preempt_swap or 0)
         if wrong is not None:
             _warn(workflow.name, wrong)
+        with suppress(HoldfastError):
+            if not self._still_asked(workflow):
+                # Whoever took the request back since, or the workflow out, came too early to find the file.
+                self.signals.clear(path, workflow.name, workflow.token)
+
+    def _still_asked(self, workflow: Workflow) -> bool:
+        row = self.store.get(WORKFLOWS, workflow.name)
+        return row is not None and row.record.token == workflow.token and row.record.preempt in ASKED_STATES
 
     def _probe(self, holder: Holder) -> Liveness:
         return probe(self._placed(holder), self.processes, embedded=self.store.embedded)

@@ -17,5 +17,5 @@ CHANGED = "workflows"
 
 
 def topic_of(name: str) -> str:
-    """Notified when a workflow is asked to yield, or has been swept."""
+    """Notified when a workflow is asked to yield, or need not any more, or has been swept."""
     return f"workflows/{name}"

@@ -11,6 +11,7 @@ Killed at any step, it leaves a marker that nobody stands behind, which the next
 
 import contextlib
 import enum
+import os
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -70,6 +71,7 @@ class Swap:
         self._late: set[int] = set()
         self._token = 0
         self._contender: Contender | None = None
+        self._pid = 0
         self._on_lost: Callable[[], None] = lambda: None
         self.lost = threading.Event()
         """Set when this process learns that the swap is over before its end: stop loading."""
@@ -83,6 +85,7 @@ class Swap:
         if self._contender is not None:
             raise InvalidValue("a swap is entered once: ask for another")
         self._deadline = Deadline(self._timeout_s)
+        self._pid = os.getpid()
         self._contender = self._room.swap_lock.contender()
         try:
             with self._room.store.listen([CHANGED]) as ears:
@@ -97,8 +100,8 @@ class Swap:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._contender is None:
-            # It was ended in the block.
+        if self._contender is None or self._elsewhere():
+            # It was ended in the block, or is its parent's: a forked child that leaves the block ends nothing.
             return
         if error is not None:
             self._end(swap_log.FAILED, _why(error))
@@ -127,8 +130,13 @@ class Swap:
         self._on_lost()
 
     def fail(self, why: str) -> None:
-        """End the swap without effect, saying why; the block then ends without further ado."""
-        self._end(swap_log.FAILED, why)
+        """End the swap without effect, saying why; the block then ends without further ado. A forked child ends nothing."""
+        if not self._elsewhere():
+            self._end(swap_log.FAILED, why)
+
+    def _elsewhere(self) -> bool:
+        """Is this a process that was forked since the swap began?"""
+        return self._pid != os.getpid()
 
     # --- beginning ---
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
 from holdfast.kernel import clock
+from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Record
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, OneFile, Wire
@@ -59,12 +60,15 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise ValueError(f"a time to live of {ttl_s} s is not possible")
+    renewed_at = _instant(rest.pop("last_renewed_at", None) or clock.render(started_at))
+    # One that ends beyond the calendar is none either: whoever looks at all of them would stumble over it.
+    leases.grant(renewed_at, ttl_s)
     return Workflow(
         name=key,
         recipe=_text(rest.pop("recipe")),
         owner=_holder("owner", rest),
         started_at=started_at,
-        last_renewed_at=_instant(rest.pop("last_renewed_at", None) or clock.render(started_at)),
+        last_renewed_at=renewed_at,
         ttl_seconds=ttl_s,
         preemptible=bool(rest.pop("preemptible", False)),
         preempt_signal_path=rest.pop("preempt_signal_path", None),

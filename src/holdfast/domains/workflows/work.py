@@ -1,6 +1,7 @@
 """A workflow that runs: registered, renewed in the background, told when it is asked to yield, and released at the end."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -50,6 +51,7 @@ class Work:
         """Set while it is asked to yield."""
 
     def __enter__(self) -> "Work":
+        self._pid = os.getpid()
         self._registered = self._register()
         self._renewed_at = self.workflow.last_renewed_at
         self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
@@ -58,6 +60,9 @@ class Work:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._pid != os.getpid():
+            # A forked child that leaves the block ends nothing: the work is its parent's.
+            return
         self._end_thread()
         try:
             self._workflows.release(self.workflow.name, self.workflow.token)

@@ -5,7 +5,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import LeaseLost
@@ -27,8 +27,9 @@ class Grant:
     all of them. Releasing this grant frees `taken`, the names that it took itself, which are none for a re-entered one.
 
     Promised: as long as this grant is neither released nor lost, no other job has been granted any of its names in a way that
-    conflicts, but for those that its own job let go of by `Locks.free`. Not promised: that this process notices at once when it is lost; a program that was stopped and continued may
-    write once more before it does, which is what the token is for.
+    conflicts; what its own job lets go of by `Locks.free` is no longer among them. Not promised: that this process notices at
+    once when it is lost; a program that was stopped and continued may write once more before it does, which is what the token
+    is for.
     """
 
     __slots__ = (
@@ -121,6 +122,15 @@ class Grant:
     def release(self) -> bool:
         """Release it; True when that freed something."""
         return self._owner.release(self)
+
+    def let_go(self, names: Collection[str]) -> None:
+        """Take note that its job has let go of some of its names: it is the grant of the others."""
+        rest = {name: token for name, token in self.tokens.items() if name not in names}
+        if not rest:
+            self.gone = "released"
+            return
+        self._tokens, self.names = rest, tuple(rest)
+        self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
         """Take note that it was taken away, and tell who waits for that."""

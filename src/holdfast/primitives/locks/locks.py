@@ -59,7 +59,7 @@ class Locks(Oversight):
         self._keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self._asker.prefix),
-            renew=lambda grants: renew_all(self._room, grants),
+            renew=lambda grants: renew_all(self._room, grants, self._keeper.keeps),
             tick=self._tick,
             renew_every_s=terms.lease_s / 3,
             tick_every_s=LOCK_STATISTICS_EVERY_S,
@@ -206,14 +206,25 @@ class Locks(Oversight):
     def free(self, names: str | Iterable[str], *, by: str) -> tuple[str, ...]:
         """Let go of whatever a job holds of these names, by whichever grants, and return those that were freed.
 
-        The rest of a set stays held. What another job holds is left alone.
+        The rest of a set stays held, and a grant of this process is then that of the rest. What another job holds is left
+        alone.
         """
         wanted = check_names(names)
         check_label(by, "job")
         if not wanted:
             return ()
         self._begin()
-        freed, rests = self._room.transact(lambda turns: turns.free(wanted, by))
+        # Not kept meanwhile: whoever looks after them would take what is let go of for lost.
+        mine = [one for one in self._keeper.kept() if one.by == by and not set(one.taken).isdisjoint(wanted)]
+        mine = [grant for grant in mine if self._keeper.discard(grant)]
+        try:
+            freed, rests = self._room.transact(lambda turns: turns.free(wanted, by))
+            for grant in mine:
+                grant.let_go(wanted)
+        finally:
+            for grant in mine:
+                if not grant.gone:
+                    self._keeper.add(grant)
         for rest in rests:
             (self._lasting.keep if rest.names else self._lasting.end)(rest)
         return freed
@@ -242,7 +253,7 @@ class Locks(Oversight):
             for name, token in grant.tokens.items():
                 self.check_token(name, token)
         except Fenced:
-            self._keeper.discard(grant)
+            # Still kept: what is left of it is its holder's until that lets go.
             grant.lose()
             raise lost(grant) from None
 

@@ -1,6 +1,6 @@
 """Signs of life for the grants of a process, and which of them are gone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.kernel import lease as leases
@@ -12,10 +12,12 @@ from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Turns
 
 
-def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
+def renew_all(room: Room, grants: Sequence[Grant], keeps: Callable[[Grant], bool]) -> list[Grant]:
     """Renew the leases that are due, of grants without a time to live; return those, of all, that are gone.
 
-    Looks first: mostly nothing is due, and a look takes no turn from anybody.
+    One of which a part was taken away is lost for its holder, who is told if `keeps` says that it still keeps it; what is left
+    is renewed all the same, since nobody has let go of it. Looks first: mostly nothing is due, and a look takes no turn from
+    anybody.
     """
     lease_s = room.terms.lease_s
 
@@ -26,28 +28,37 @@ def renew_all(room: Room, grants: Sequence[Grant]) -> list[Grant]:
         return [grant for grant, _ in due]
 
     now = room.store.now()
+    tokens = {grant.id: grant.tokens for grant in grants}
     gone, due = room.read(
         lambda table: (
-            [grant for grant in grants if _is_gone(table, grant)],
+            [(grant, _is_left(table, grant)) for grant in grants if _lacks_some(table, tokens[grant.id])],
             any(_due(table, grant, now, lease_s) for grant in grants),
         )
     )
+    for grant, left in gone:
+        # What its holder is letting go of at this moment, or just has, was not taken away.
+        if left and keeps(grant) and grant.tokens == tokens[grant.id]:
+            grant.lose()
     if due:
         for grant in room.transact(renew):
             grant.untouched = False
-    return gone
+    return [grant for grant, left in gone if not left]
 
 
-def _is_gone(table: Table, grant: Grant) -> bool:
-    """Was a grant taken away, or one of those that it was entered by? What its own job let go of by name leaves the rest of it
-    held. A damaged record proves nothing."""
+def _lacks_some(table: Table, tokens: Mapping[str, int]) -> bool:
+    """Was some of a grant taken away? A damaged record proves nothing."""
     try:
-        if grant.taken and table.find_hold(grant.id, grant.taken) is None:
-            return True
-        entered = {name: token for name, token in grant.tokens.items() if name not in grant.taken}
-        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in entered.items())
+        return any(all(hold.token != token for hold in table.lock(name).holds) for name, token in tokens.items())
     except Corrupt:
         return False
+
+
+def _is_left(table: Table, grant: Grant) -> bool:
+    """Is something of what a grant took still there? Damage proves nothing here either."""
+    try:
+        return table.find_hold(grant.id, grant.taken) is not None
+    except Corrupt:
+        return True
 
 
 def _due(table: Table, grant: Grant, now: datetime, lease_s: float) -> Hold | None:

@@ -56,12 +56,18 @@ class LockClaim:
         if self._pursuit.error is not None:
             raise self._pursuit.error
         found = self._pursuit.found
-        if found is None or found.gone == "released":
-            why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._given_back else "given up"
-            raise LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
-        if found.gone == "lost":
+        if found is not None and found.gone == "lost":
             raise lost(found)
+        if found is None or found.gone == "released" or self._given_back:
+            raise self._over()
         return found
+
+    def tell(self) -> None:
+        """The agent is about to be told that it holds it. Raises LeaseLost when it is just being given back: never both."""
+        with self._mutex:
+            if self._given_back:
+                raise self._over()
+            self.told = True
 
     def ahead(self) -> tuple[Ahead, ...]:
         """Who is before it, while it waits."""
@@ -84,6 +90,8 @@ class LockClaim:
             if grant is None:
                 return
             self._hf.locks.check(grant)
+            known = self.told
+            self.tell()
         except LeaseLost as error:
             yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
             return
@@ -92,8 +100,7 @@ class LockClaim:
                 raise
             yield Notice(kind="lock_refused", handle=self.handle, message=error.message)
             return
-        if not self.told:
-            self.told = True
+        if not known:
             words = f"{', '.join(self.names)} is yours now (token {grant.token}): do what you wanted it for, then release it"
             yield Notice(kind="lock_granted", handle=self.handle, message=words)
 
@@ -104,9 +111,12 @@ class LockClaim:
         due_s = self._granted_s + MCP_UNTOLD_S
         if now_s < due_s:
             return due_s
-        grant = self._pursuit.found
+        with self._mutex:
+            if self.told:
+                return None
+            self._given_back = True
         try:
-            self._given_back = self._hf.locks.release(grant)
+            self._hf.locks.release(self._pursuit.found)
         except HoldfastError:
             return now_s + 1.0
         return None
@@ -133,6 +143,10 @@ class LockClaim:
             # Its turn came as it was given up, and whoever gave it up may not have waited for that.
             self._hf.locks.abandon(grant)
         return None
+
+    def _over(self) -> LeaseLost:
+        why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._given_back else "given up"
+        return LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
 
     def _see(self, ahead: Sequence[InLine]) -> None:
         self._ahead = list(ahead)

@@ -1,5 +1,6 @@
 """Work that needs a recipe, and a swap to another one."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -70,6 +71,10 @@ class SwapClaim:
         self._ready_s: float | None = None
         self._pursuit: Pursuit[Swap] | None = None
         self.told = False
+        """Does the agent know that it may load?"""
+        self._mutex = threading.Lock()
+        self._unwanted = False
+        self._entered: Swap | None = None
 
     def begin(self, ended: Callable[[], object]) -> None:
         """Ask the others to yield, and wait for them."""
@@ -92,6 +97,17 @@ class SwapClaim:
         if self._pursuit.error is not None:
             raise self._pursuit.error
         return self._pursuit.found
+
+    def tell(self) -> None:
+        """The agent is about to be told that it may load. Raises LeaseLost when the swap is just being given up: never both."""
+        with self._mutex:
+            if self._unwanted:
+                raise self._over()
+            self.told = True
+
+    def refused(self, error: HoldfastError) -> bool:
+        """Is this what the swap itself ended with?"""
+        return self._pursuit is not None and error is self._pursuit.error
 
     def loaded(self) -> Swap:
         """The recipe is loaded: make it the current one. Raises EAgain while others are in the way, LeaseLost when the swap was
@@ -127,11 +143,12 @@ class SwapClaim:
         elif (swap := self.swap()) is not None:
             try:
                 swap.check()
+                known = self.told
+                self.tell()
             except LeaseLost as error:
                 yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
                 return
-            if not self.told:
-                self.told = True
+            if not known:
                 words = (
                     f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
                 )
@@ -142,27 +159,42 @@ class SwapClaim:
         if self.told or self._ready_s is None or self._pursuit is None or self._pursuit.found is None:
             return None
         due_s = self._ready_s + MCP_UNTOLD_S
-        if now_s >= due_s:
-            self._pursuit.found.fail("nobody came to load it")
-            return None
-        return due_s
+        if now_s < due_s:
+            return due_s
+        with self._mutex:
+            if self.told:
+                return None
+            self._unwanted = True
+        self._pursuit.found.fail("nobody came to load it")
+        return None
 
     def let_go(self, within_s: float) -> bool:
         """Give the swap up; nothing has changed."""
         if self._pursuit is None:
             return False
-        waited = not self._pursuit.done
+        with self._mutex:
+            self._unwanted = True
+            waited = not self._pursuit.done
         self._pursuit.stop(within_s)
-        if self._pursuit.found is not None:
-            self._pursuit.found.fail("given up by its agent")
+        if self._entered is not None:
+            self._entered.fail(_GIVEN_UP)
             return True
         return waited
 
     def _seek(self, stop_fd: int) -> Swap:
         swap = self._hf.workflows.swap(
             self.recipe, grace_s=self._grace_s, timeout_s=self._timeout_s, on_wait=self._see, stop_fd=stop_fd
-        )
-        return swap.__enter__()
+        ).__enter__()
+        with self._mutex:
+            if not self._unwanted:
+                self._entered = swap
+                return swap
+        # Its way was free as it was given up, and whoever gave it up may not have waited for that.
+        swap.fail(_GIVEN_UP)
+        raise self._over()
+
+    def _over(self) -> LeaseLost:
+        return LeaseLost(f"the swap to {self.recipe} was given up: do not load it; ask for another", recipe=self.recipe)
 
     def _see(self, in_the_way: Sequence[InTheWay]) -> None:
         self._ahead = list(in_the_way)
@@ -174,6 +206,9 @@ class SwapClaim:
                 f"the swap to {self.recipe} is not ready: call `wait` with {self.handle} until it is", recipe=self.recipe
             )
         return swap
+
+
+_GIVEN_UP = "given up by its agent"
 
 
 def _in_the_way(one: InTheWay) -> Ahead:

@@ -15,6 +15,7 @@ from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Handle, Tool, WaitS
+from holdfast.surfaces.mcp.tools.recipes import ready
 
 Name = Annotated[str, Meta(min_length=1, max_length=LABEL_CHARS_MAX)]
 
@@ -68,14 +69,9 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
     if isinstance(claim, LockClaim):
         told = _told(hand, claim, call)
         return Waited(handle=told.handle, state=told.state, token=told.token, ahead=told.ahead, next=told.next)
-    try:
-        swap = claim.swap()
-    except HoldfastError:
-        hand.drop(claim.handle)
-        raise
+    swap = ready(hand, claim, call)
     if swap is None:
         return Waited(handle=claim.handle, state="waiting", ahead=claim.ahead(), next=_GO_ON)
-    claim.told = claim.told or not call.taken_back
     words = f"load {claim.recipe}, then yield_or_swap with action loaded or failed"
     return Waited(handle=claim.handle, state="ready", token=swap.token, next=words)
 
@@ -93,6 +89,8 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         grant = claim.grant()
         if grant is not None:
             hand.hf.locks.check(grant)
+            if not call.taken_back:
+                claim.tell()
     except Unavailable:
         raise
     except HoldfastError:
@@ -102,7 +100,6 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         return LockAnswer(
             handle=claim.handle, state="waiting", names=claim.names, mode=claim.mode, ahead=claim.ahead(), next=_GO_ON
         )
-    claim.told = claim.told or not call.taken_back
     return LockAnswer(
         handle=claim.handle,
         state="held",

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from holdfast.domains.workflows import Swap
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import EAgain, HoldfastError, InvalidValue, LeaseLost
+from holdfast.kernel.errors import EAgain, HoldfastError, InvalidValue, LeaseLost, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, SWAP_WHY_CHARS_MAX
 from holdfast.surfaces.mcp.answers import RecipeAnswer
 from holdfast.surfaces.mcp.claims import Hand
@@ -85,17 +86,31 @@ def _swap(hand: Hand, asked: YieldOrSwapArguments, recipe: str, call: Call) -> R
     hand.add(claim)
     call.undo_by(lambda: hand.let_go(claim.handle))
     claim.wait(max(asked.wait_s, _MOMENT_S), call)
-    try:
-        swap = claim.swap()
-    except HoldfastError:
-        hand.drop(claim.handle)
-        raise
+    swap = ready(hand, claim, call)
     if swap is None:
         words = "others are in the way: call wait with this handle to go on, or release to give it up"
         return RecipeAnswer(handle=claim.handle, state="waiting", recipe=recipe, ahead=claim.ahead(), next=words)
-    claim.told = not call.taken_back
     words = "nobody is in the way: load it now, then call yield_or_swap with this handle and action loaded or failed"
     return RecipeAnswer(handle=claim.handle, state="ready", recipe=recipe, token=swap.token, next=words)
+
+
+def ready(hand: Hand, claim: SwapClaim, call: Call) -> Swap | None:
+    """The swap when its agent may load, for it to know; None while others are in the way. Raises what it was refused with, and
+    LeaseLost when it is over; its handle is over then."""
+    try:
+        swap = claim.swap()
+        if swap is not None:
+            swap.check()
+            if not call.taken_back:
+                claim.tell()
+    except Unavailable as error:
+        if claim.refused(error):
+            hand.drop(claim.handle)
+        raise
+    except HoldfastError:
+        hand.drop(claim.handle)
+        raise
+    return swap
 
 
 def _finish(hand: Hand, asked: YieldOrSwapArguments, handle: str) -> RecipeAnswer:
