@@ -161,6 +161,8 @@ def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     assert json.loads(holdfast("store", "backup", saved, "--json").out) == {"backed_up_to": saved}
     again = holdfast("store", "backup", saved)
     assert (again.status, "exists" in again.err) == (2, True)
+    nowhere = holdfast("store", "backup", str(tmp_path / "no" / "saved.sqlite"))
+    assert (nowhere.status, f"no folder {tmp_path / 'no'}: make it" in nowhere.err) == (2, True)
     register(holdfast)
     assert holdfast("store", "restore", saved).out == f"restored from {saved}\n"
     assert json.loads(holdfast("store", "restore", saved, "--json").out) == {"restored_from": saved}
