@@ -28,6 +28,7 @@ from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -178,7 +179,7 @@ def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pyte
     monkeypatch.setattr(configured, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
     found = [one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"]
-    assert {one.mend for one in found} == {"pip install 'holdfast[postgres]'", "pip install 'holdfast[mqtt]'"}
+    assert {one.mend for one in found} == {installing("postgres"), installing("mqtt")}
     assert configured.not_installed("server") == []
 
 
