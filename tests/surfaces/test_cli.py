@@ -155,6 +155,13 @@ def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
     assert "--store" in ran.err
 
 
+def test_a_mistyped_command_is_told_which_there_are(holdfast: CommandLine) -> None:
+    assert "Did you mean 'jobs'?" in holdfast("jbos").err
+    assert "Did you mean 'list'?" in holdfast("jobs", "lst").err
+    assert "There are run, acquire, " in holdfast("locks", "list").err
+    assert holdfast("locks", "list").status == 2
+
+
 def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     kept = register(holdfast)
     saved = str(tmp_path / "saved.sqlite")
