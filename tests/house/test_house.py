@@ -64,7 +64,7 @@ def test_using_a_gateway_loads_no_extra_and_serving_one_names_what_it_needs() ->
     serve = "try:\n    run(['gateway', 'serve', 'x', '--adapter', 'command', '--', 'ls'])\nexcept ValueError as error:\n    "
     script = f"{without}{serve}print(error)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "serving needs litestar: pip install 'holdfast[server]'\n"
+    assert done.stdout == "serving needs litestar: pip install '.[server]' in the checkout of Holdfast\n"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -116,6 +116,11 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
     modules = {{"paho-mqtt": "paho"}.get(name, name.replace("-", "_")) for name in named}
     assert modules | {"psycopg_pool"} == EXTRAS
     assert {dependency.split(">")[0] for dependency in project["dependencies"]} == {"msgspec", "click", "rich"}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    told = {
+        extra for page in pages for names in re.findall(r"'\.\[([\w,]+)\]'", page.read_text()) for extra in names.split(",")
+    }
+    assert told == {"server", "mqtt", "postgres", "mcp"}
 
 
 def test_every_setting_and_variable_is_documented() -> None:

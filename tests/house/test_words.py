@@ -2,13 +2,16 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import click
 import pytest
 
 from holdfast.kernel.wording import counted
+from holdfast.surfaces.cli.connection import Given
 from holdfast.surfaces.cli.root import holdfast
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +64,27 @@ def test_no_line_of_any_help_is_wider_than_a_terminal(monkeypatch: pytest.Monkey
     wide = [f"{one.command_path}: {line}" for one in contexts for line in one.get_help().splitlines() if len(line) > COLUMNS]
     assert len(contexts) > 90
     assert wide == []
+    cut = re.compile(r"^  .*\w\.\.\.$", re.MULTILINE)
+    assert [one.command_path for one in contexts if cut.search(one.get_help())] == []
+
+
+def test_every_example_of_a_help_is_a_whole_command() -> None:
+    contexts = _commands(holdfast, click.Context(holdfast, info_name="holdfast"))
+    helps = [one.command.help or "" for one in contexts]
+    lines = [line for text in helps for line in re.findall(r"^ {4,}holdfast (\w.*)$", text, re.MULTILINE)]
+    assert len(lines) > 15
+    for line in lines:
+        words = shlex.split(re.sub(r"\$\w+|\$\$", "1", line))
+        _parsed(holdfast, list(takewhile(lambda word: word not in ("|", ">", "&&"), words)))
+
+
+def _parsed(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
+    """Read a command as the program would, and run nothing."""
+    context = command.make_context(words[0] if words else command.name, list(words), parent=parent, obj=Given())
+    if isinstance(command, click.Group):
+        _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert inner is not None
+        _parsed(inner, rest, context)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

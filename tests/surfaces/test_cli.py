@@ -155,12 +155,21 @@ def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
     assert "--store" in ran.err
 
 
+def test_a_mistyped_command_is_told_which_there_are(holdfast: CommandLine) -> None:
+    assert "Did you mean 'jobs'?" in holdfast("jbos").err
+    assert "Did you mean 'list'?" in holdfast("jobs", "lst").err
+    assert "There are run, acquire, " in holdfast("locks", "list").err
+    assert holdfast("locks", "list").status == 2
+
+
 def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     kept = register(holdfast)
     saved = str(tmp_path / "saved.sqlite")
     assert json.loads(holdfast("store", "backup", saved, "--json").out) == {"backed_up_to": saved}
     again = holdfast("store", "backup", saved)
     assert (again.status, "exists" in again.err) == (2, True)
+    nowhere = holdfast("store", "backup", str(tmp_path / "no" / "saved.sqlite"))
+    assert (nowhere.status, f"no folder {tmp_path / 'no'}: make it" in nowhere.err) == (2, True)
     register(holdfast)
     assert holdfast("store", "restore", saved).out == f"restored from {saved}\n"
     assert json.loads(holdfast("store", "restore", saved, "--json").out) == {"restored_from": saved}

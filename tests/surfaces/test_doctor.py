@@ -3,6 +3,7 @@
 import grp
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -11,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -24,7 +26,10 @@ from holdfast.doctor import Finding, Verdict, configured, examine, left, permitt
 from holdfast.doctor.finding import exit_status
 from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.wording import installing
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.stores.postgres_server import Server
@@ -174,7 +179,7 @@ def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pyte
     monkeypatch.setattr(configured, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
     found = [one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"]
-    assert {one.mend for one in found} == {"pip install 'holdfast[postgres]'", "pip install 'holdfast[mqtt]'"}
+    assert {one.mend for one in found} == {installing("postgres"), installing("mqtt")}
     assert configured.not_installed("server") == []
 
 
@@ -207,30 +212,50 @@ def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
         assert exit_status(found.values()) == 6
 
 
-def test_a_store_that_this_user_may_not_write(clinic: Clinic, tmp_path: Path) -> None:
-    """Tried as a user whom permissions bind: root they do not."""
-    clinic.used()
-    for path in (clinic.folder, *clinic.folder.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    for parent in list(clinic.folder.parents)[:5]:
-        with suppress(PermissionError):
-            parent.chmod(parent.stat().st_mode | 0o055)
+def as_another_user(look: Callable[[], list[Finding]]) -> str:
+    """What is found by a user whom permissions bind: root they do not."""
     # Once before, so that all it needs is loaded: that user may not read it.
-    clinic.look()
+    look()
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
         try:
             if os.getuid() == 0:
                 os.setresuid(NOBODY, NOBODY, NOBODY)
-            os.write(theirs, "\n".join(f"{one.check} {one.code} {one.says}" for one in clinic.look("store")).encode())
+            os.write(theirs, "\n".join(f"{one.check} {one.code} {one.says}; {one.mend}" for one in look()).encode())
         finally:
             os._exit(0)
     os.close(theirs)
     told = os.read(ours, 10_000).decode()
     os.close(ours)
     os.waitpid(child, 0)
+    return told
+
+
+def opened_to_all(folder: Path) -> None:
+    for parent in list(folder.parents)[:5]:
+        with suppress(PermissionError):
+            parent.chmod(parent.stat().st_mode | 0o055)
+
+
+def test_a_store_that_this_user_may_not_write(clinic: Clinic) -> None:
+    clinic.used()
+    for path in (clinic.folder, *clinic.folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    opened_to_all(clinic.folder)
+    told = as_another_user(lambda: clinic.look("store"))
     clinic.folder.chmod(0o755)
     assert told.startswith("store store_unavailable") and "permissions" in told, told
+    assert f"is of {pwd.getpwuid(os.getuid()).pw_name} with mode 0" in told and "as its owner" in told, told
+
+
+def test_a_store_that_this_user_may_not_make(clinic: Clinic) -> None:
+    clinic.folder.mkdir()
+    opened_to_all(clinic.folder)
+    clinic.folder.chmod(0o555)
+    told = as_another_user(clinic.look)
+    clinic.folder.chmod(0o755)
+    assert told.startswith(f"store store_unavailable there is none yet, and {clinic.path} cannot be made"), told
+    assert "journal" not in told, told
 
 
 def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
@@ -243,6 +268,17 @@ def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
                 file.flush()
         found = {one.check: one for one in clinic.look()}
         assert "no room left" in found["disk"].says and found["disk"].verdict is Verdict.FAIL
+
+
+def test_what_fails_alike_for_every_kind_of_record_is_told_once(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic.used()
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise StoreUnavailable("no space left to write x: free some")
+
+    monkeypatch.setattr(SqliteStore, "read", full)
+    found = clinic.only("schema")
+    assert (found.says, found.mend) == ("no space left to write x", "free some")
 
 
 def test_a_disk_with_little_room(clinic: Clinic, tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith("the MCP server needs mcp")
-    assert done.stdout.endswith(": pip install 'holdfast[mcp]'\n")
+    assert done.stdout.endswith(": pip install '.[mcp]' in the checkout of Holdfast\n")
 
 
 def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path: Path) -> None:

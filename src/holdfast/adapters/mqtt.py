@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.domains.jobs.reach import Reach
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
+from holdfast.kernel.wording import installing
 
 if TYPE_CHECKING:
     import paho.mqtt.client as paho
@@ -194,7 +195,7 @@ def _client(reach: Reach, timeout_s: float) -> "paho.Client":
         from paho.mqtt.enums import CallbackAPIVersion
     except ImportError:
         raise BrokerUnavailable(
-            "the library for message brokers is not installed: pip install 'holdfast[mqtt]'", outcome="none"
+            f"the library for message brokers is not installed: {installing('mqtt')}", outcome="none"
         ) from None
     client = paho.Client(CallbackAPIVersion.VERSION2)
     client.connect_timeout = timeout_s

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
+from holdfast.kernel.wording import installing
 
 _DETAIL_CHARS_MAX = 500
 
@@ -21,7 +22,7 @@ class Upstream:
         try:
             import httpx
         except ImportError:
-            raise InvalidValue("this adapter needs httpx: pip install 'holdfast[server]'") from None
+            raise InvalidValue(f"this adapter needs httpx: {installing('server')}") from None
         parts = _parts(base_url)
         assert parts.hostname is not None
         # Without the name and password in it: this goes into errors, the status and the journal.

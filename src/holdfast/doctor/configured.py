@@ -9,6 +9,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import store_origin
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.kernel.settings import Settings
+from holdfast.kernel.wording import installing
 from holdfast.upkeep import Upkeep
 
 
@@ -39,10 +40,10 @@ def extras(found: Settings) -> list[Finding]:
     }
     lacking = {extra: (why, missing) for extra, why in needed.items() if why and (missing := not_installed(extra))}
     if not lacking:
-        absent = [extra for extra in ("server", "mqtt", "tmux", "postgres", "mcp") if not_installed(extra)]
+        absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
         return [ok("extras", "all that is needed is installed" + (f"; not: {', '.join(absent)}" if absent else ""))]
     return [
-        fail("extras", f"{why}, and {', '.join(missing)} is not installed", f"pip install 'holdfast[{extra}]'", "unavailable")
+        fail("extras", f"{why}, and {', '.join(missing)} is not installed", installing(extra), "unavailable")
         for extra, (why, missing) in lacking.items()
     ]
 

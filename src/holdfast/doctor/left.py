@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
+from holdfast.doctor.stored import unwritable
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.workflows.change import gone
 from holdfast.kernel.holder import Liveness
@@ -108,7 +108,7 @@ def _audit_log(hf: Holdfast) -> Iterator[Finding]:
     if hf.job_log is None:
         return
     folder = hf.job_log.folder
-    if why := _unwritable(folder):
+    if why := unwritable(folder):
         mend = "make it writable, or choose another folder with jobs.logs in holdfast.toml (or DELEGATE_JOB_LOGS_DIR)"
         yield fail("journal", f"the audit log {folder} cannot be written: {why}", mend, "unavailable")
         return
@@ -120,13 +120,3 @@ def _audit_log(hf: Holdfast) -> Iterator[Finding]:
 def _behind(hf: Holdfast, what: str, lag: Lag, mend: str) -> Iterator[Finding]:
     if lag.since is not None and (age_s := (hf.store.now() - lag.since).total_seconds()) > LAG_S:
         yield warn("journal", f"{what} is {counted(lag.entries, 'entry', 'entries')} and {age_s / 60:.0f} minutes behind", mend)
-
-
-def _unwritable(folder: Path) -> str:
-    """Why a folder, or the one it would be made in, cannot be written; empty when it can."""
-    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    if not there.is_dir():
-        return f"{there} is no folder"
-    if os.statvfs(there).f_flag & os.ST_RDONLY:
-        return "the file system is read-only"
-    return "" if os.access(there, os.W_OK | os.X_OK) else "its permissions do not allow it"

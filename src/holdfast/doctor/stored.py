@@ -11,7 +11,7 @@ from holdfast.app import Holdfast
 from holdfast.configuration import default_store
 from holdfast.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import HoldfastError, NotFound
+from holdfast.kernel.errors import HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import CLOCK_SKEW_S, DISK_FREE_BYTES_MIN, DOCTOR_CHECK_S
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
@@ -55,8 +55,8 @@ def store(hf: Holdfast) -> list[Finding]:
     begun_s = time.perf_counter()
     try:
         hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S)  # noqa: ARG005 - it does nothing
-    except NotFound:
-        return [ok("store", "there is none yet: the first command that changes something makes it")]
+    except NotFound as absent:
+        return [_to_be_made(Path(absent.fields["path"]))]
     except HoldfastError as error:
         return [failed("store", error)]
     took_ms = (time.perf_counter() - begun_s) * 1000
@@ -66,6 +66,13 @@ def store(hf: Holdfast) -> list[Finding]:
     return [ok("store", f"{hf.store.kind}, writable: an empty transaction takes {took_ms:.1f} ms")]
 
 
+def _to_be_made(path: Path) -> Finding:
+    if why := unwritable(path.parent):
+        mend = "make its folder writable to this user, or choose another place with --store or HOLDFAST_STORE"
+        return fail("store", f"there is none yet, and {path} cannot be made: {why}", mend, "store_unavailable")
+    return ok("store", "there is none yet: the first command that changes something makes it")
+
+
 def schema(hf: Holdfast) -> list[Finding]:
     """Whether this program understands every kind of record that is there."""
     spaces: list[Space[Any]] = [space for space in all_spaces() if not space.volatile]
@@ -73,6 +80,9 @@ def schema(hf: Holdfast) -> list[Finding]:
     for space in spaces:
         try:
             hf.store.read(lambda tx, space=space: tx.range(space, limit=1, damaged=[]), scope=[space])  # type: ignore[misc]
+        except Unavailable:
+            # That is the store's own trouble, the same for every kind: it is told once.
+            raise
         except HoldfastError as error:
             too_new.append(failed("schema", error))
     return too_new or [ok("schema", f"all {len(spaces)} kinds of records are understood")]
@@ -98,6 +108,16 @@ def clocks(hf: Holdfast, clock: Clock) -> Iterator[Finding]:
     else:
         against = f"within {abs(skew_s):.2f} s of PostgreSQL's" if hf.store.kind == "postgres" else "the store's own"
         yield ok("clock", f"this machine's clock is {against}")
+
+
+def unwritable(folder: Path) -> str:
+    """Why a folder, or the one it would be made in, cannot be written; empty when it can."""
+    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return "the file system is read-only"
+    return "" if os.access(there, os.W_OK | os.X_OK) else "its permissions do not allow it"
 
 
 def _nearest(path: Path) -> Path:

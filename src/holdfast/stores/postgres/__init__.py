@@ -24,6 +24,7 @@ Nothing here is imported before a store is opened, so that a program without the
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.wording import installing
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.store import PostgresStore
@@ -41,6 +42,6 @@ def open_postgres(url: str, namespace: str = "default") -> "PostgresStore":
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
             raise
         raise StoreUnavailable(
-            "PostgreSQL needs a driver that is not installed: pip install '.[postgres]'", outcome="none"
+            f"PostgreSQL needs a driver that is not installed: {installing('postgres')}", outcome="none"
         ) from None
     return PostgresStore(url, namespace=namespace)

@@ -1,8 +1,11 @@
 """SQLite's and the system's errors as errors of the one tree."""
 
+import contextlib
 import errno
 import os
+import pwd
 import sqlite3
+import stat
 from pathlib import Path
 
 from holdfast.kernel.errors import HoldfastError, StoreCorrupt, StoreUnavailable
@@ -66,17 +69,40 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
     )
 
 
+_ELSEWHERE = "Choose another place with --store or HOLDFAST_STORE"
+_NEXT = {
+    errno.EROFS: ("the file system is read-only", "Mount it writable, or choose another place with --store or HOLDFAST_STORE"),
+    errno.ENOSPC: ("no space is left", "Free some; nothing was changed"),
+    errno.ENOTDIR: ("a part of the path is not a folder", _ELSEWHERE),
+    errno.ENAMETOOLONG: ("the path is too long", _ELSEWHERE),
+}
+
+
 def opening_failed(path: Path, error: OSError) -> StoreUnavailable:
-    """A file or folder of the store that the system does not let us make or open."""
-    hints = {
-        errno.EROFS: "the file system is read-only",
-        errno.EACCES: "its permissions do not allow it",
-        errno.EPERM: "its permissions do not allow it",
-        errno.ENOSPC: "no space is left",
-        errno.ENOTDIR: "a part of the path is not a folder",
-        errno.ENAMETOOLONG: "the path is too long",
-    }
-    why = hints.get(error.errno or 0, os.strerror(error.errno or 0))
-    return StoreUnavailable(
-        f"cannot open {path}: {why}. Choose another place with --store or HOLDFAST_STORE", path=str(path), outcome="none"
-    )
+    """A file or folder of the store, or a copy of it, that the system does not let us make or open."""
+    code = error.errno or 0
+    if code in (errno.EACCES, errno.EPERM):
+        why = f"its permissions do not allow it{_owner_of(path)}"
+        then = (
+            "Work as its owner, have it shared with a group (docs/settings.md says how), or choose another place with --store"
+        )
+    else:
+        why, then = _NEXT.get(code, (os.strerror(code), _ELSEWHERE))
+    return StoreUnavailable(f"cannot open {path}: {why}. {then}", path=str(path), outcome="none")
+
+
+def _owner_of(path: Path) -> str:
+    """Whose it is, or the nearest thing above it that we may look at."""
+    for there in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError):
+            found = os.stat(there)
+            owner, mode = _user(found.st_uid), stat.S_IMODE(found.st_mode)
+            return f" ({there} is of {owner} with mode {mode:04o}, and you are {_user(os.geteuid())})"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

@@ -54,11 +54,13 @@ def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
 def backup(store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None) -> None:
     """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no writer.
 
-    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the target exists,
-    StoreUnavailable when it cannot be written.
+    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the target exists
+    or its folder does not, StoreUnavailable when it cannot be written.
     """
     if os.path.lexists(target):
         raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
+    if not target.absolute().parent.is_dir():
+        raise InvalidValue(f"there is no folder {target.parent}: make it first, or choose another", path=str(target))
     with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
         _copy(connection.raw, temporary)
         if complete is not None:

@@ -7,7 +7,8 @@ from holdfast.kernel.wording import counted
 from holdfast.primitives.holds import Hold
 from holdfast.surfaces.answers.holds import HoldsSwept, dropped, taken
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.options import InOrder, by_option, json_option, ttl_option
+from holdfast.surfaces.cli.group import InOrder
+from holdfast.surfaces.cli.locks.options import by_option, json_option, ttl_option
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import json_document, moment, table

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.app import connected
 from holdfast.configuration import load_settings
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.json_log import log_json_lines
 
@@ -35,7 +36,7 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     try:
         from holdfast.surfaces.mcp.serving import serve
     except ImportError as error:
-        raise InvalidValue(f"the MCP server needs {error.name}: pip install 'holdfast[mcp]'") from None
+        raise InvalidValue(f"the MCP server needs {error.name}: {installing('mcp')}") from None
     from holdfast.surfaces.mcp.claims import Hand
     from holdfast.surfaces.mcp.identity import agent_above, identify
 

@@ -8,6 +8,7 @@ import click
 
 from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import say
 from holdfast.surfaces.cli.warned import WARNINGS
 
@@ -24,15 +25,15 @@ AREAS = {
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",
     "serve": "Serve the store over HTTP, with a page for browsers.",
     "store": "The store itself: check, backup, restore.",
-    "token": "What a holder shows with its work: check.",
     "swap": "The recipe that is loaded: swap to another when nobody needs the old one, status, log.",
+    "token": "What a holder shows with its work: check.",
     "tour": "See Holdfast work, with real processes and kills, in less than a minute.",
     "workflows": "Work that needs a recipe: register, renew, release, list, run a command as a workflow.",
 }
 """Each is the module and the command of that name."""
 
 
-class Areas(click.Group):
+class Areas(InOrder):
     """A group that knows its commands' names without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

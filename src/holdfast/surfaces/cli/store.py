@@ -8,6 +8,7 @@ from holdfast.configuration import load_settings, store_origin
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS
 from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import json_document, pairs
 from holdfast.upkeep import Upkeep
@@ -15,7 +16,7 @@ from holdfast.upkeep import Upkeep
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=InOrder)
 def store() -> None:
     """The store itself: where it is, whether it is sound, and copies of it."""
 

@@ -5,10 +5,11 @@ import click
 from holdfast.kernel.codec import to_json
 from holdfast.surfaces.answers.locks import InForce
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import printable
 
 
-@click.group()
+@click.group(cls=InOrder)
 def token() -> None:
     """Tokens: who holds a resource shows one, and whoever was replaced is refused by it."""
 

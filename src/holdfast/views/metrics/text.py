@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.histogram import BUCKETS_S
+from holdfast.kernel.wording import installing
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -21,7 +22,7 @@ def need_library() -> None:
         import prometheus_client  # noqa: F401
     except ImportError:
         raise Unavailable(
-            "metrics for Prometheus need a library that is not installed: pip install '.[server]'", outcome="none"
+            f"metrics for Prometheus need a library that is not installed: {installing('server')}", outcome="none"
         ) from None
 
 

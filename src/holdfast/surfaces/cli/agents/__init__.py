@@ -18,7 +18,7 @@ from holdfast.surfaces.cli.agents.publishing import publish, refresh, remove
 from holdfast.surfaces.cli.agents.running import run
 from holdfast.surfaces.cli.agents.showing import get, list_
 from holdfast.surfaces.cli.agents.starting import start
-from holdfast.surfaces.cli.locks.options import InOrder
+from holdfast.surfaces.cli.group import InOrder
 
 
 @click.group(cls=InOrder)

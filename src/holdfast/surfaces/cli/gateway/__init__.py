@@ -10,9 +10,10 @@ import click
 from holdfast.surfaces.cli.gateway.asking import cancel, detach, interrupt, prompt, reconcile
 from holdfast.surfaces.cli.gateway.serving import serve
 from holdfast.surfaces.cli.gateway.showing import requests, status
+from holdfast.surfaces.cli.group import InOrder
 
 
-@click.group()
+@click.group(cls=InOrder)
 def gateway() -> None:
     """An agent's gateway: prompts are accepted durably, delivered once and in order, and never to another instance."""
 

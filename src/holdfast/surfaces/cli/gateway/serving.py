@@ -8,6 +8,7 @@ import click
 from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, AdapterSpec, spec_of, spec_of_manifest
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
+from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
 from holdfast.surfaces.cli.json_log import log_json_lines
@@ -82,7 +83,7 @@ def serve(
     try:
         from holdfast.surfaces.cli.gateway.process import run
     except ImportError as error:
-        raise InvalidValue(f"serving needs {error.name}: pip install 'holdfast[server]'") from None
+        raise InvalidValue(f"serving needs {error.name}: {installing('server')}") from None
     if log_json:
         log_json_lines()
     run(agent, served, reach, settings, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)

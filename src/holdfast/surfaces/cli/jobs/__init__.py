@@ -11,19 +11,13 @@ running.py     `run`, with worker.py (one job after the other) and labour.py (on
 
 import click
 
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.jobs.deciding import cancel, heartbeat, pick, prune, reap, requeue, status
 from holdfast.surfaces.cli.jobs.publishing import publish
 from holdfast.surfaces.cli.jobs.registering import register
 from holdfast.surfaces.cli.jobs.running import run
 from holdfast.surfaces.cli.jobs.showing import get, list_, logs
 from holdfast.surfaces.cli.jobs.watching import watch
-
-
-class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
 
 
 @click.group(cls=InOrder)

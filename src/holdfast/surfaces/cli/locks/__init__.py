@@ -12,10 +12,10 @@ telling.py    who is being waited for, on stderr
 
 import click
 
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.locks.counting import stats
 from holdfast.surfaces.cli.locks.explaining import explain
 from holdfast.surfaces.cli.locks.graphing import graph
-from holdfast.surfaces.cli.locks.options import InOrder
 from holdfast.surfaces.cli.locks.running import run
 from holdfast.surfaces.cli.locks.showing import status
 from holdfast.surfaces.cli.locks.taking import acquire, kick, release, renew, wait

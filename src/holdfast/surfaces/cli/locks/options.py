@@ -94,10 +94,3 @@ def own_job(verb: str) -> str:
     around = os.environ.get(JOB_VARIABLE)
     part = f"{around}{PART}{own}"
     return part if around and len(part) <= LABEL_CHARS_MAX else own
-
-
-class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)

@@ -10,7 +10,7 @@ upkeep.py     `sweep` and `metrics`
 
 import click
 
-from holdfast.surfaces.cli.locks.options import InOrder
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.network.hosts import hosts
 from holdfast.surfaces.cli.network.leases import leases
 from holdfast.surfaces.cli.network.neighbors import neighbors
@@ -25,7 +25,7 @@ def network() -> None:
     It keeps track and coordinates; no interface, route or namespace is touched.
 
     \b
-        holdfast network hosts add h1 --ip 10.1.1.100/24 --router router-1
+        holdfast network routers lock router-1 --by run-7 --pid $$
         holdfast network leases take h1 --by run-7 --type quick --pid $$
     """
 

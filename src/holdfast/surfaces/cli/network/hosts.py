@@ -7,7 +7,8 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.answers.network import host_added, host_of, hosts_of, unregistered
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.options import InOrder, json_option
+from holdfast.surfaces.cli.group import InOrder
+from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.network.options import shown, since
 from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import json_document, pairs, table

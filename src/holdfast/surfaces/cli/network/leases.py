@@ -9,7 +9,8 @@ from holdfast.kernel.limits import DSCP_MAX
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.answers.network import lease_dropped, leased
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.options import InOrder, json_option, names_argument
+from holdfast.surfaces.cli.group import InOrder
+from holdfast.surfaces.cli.locks.options import json_option, names_argument
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since, type_option
 from holdfast.surfaces.cli.output import answer, damage_told, printable
 from holdfast.surfaces.cli.render import json_document, table

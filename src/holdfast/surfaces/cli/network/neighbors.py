@@ -5,7 +5,8 @@ import click
 from holdfast.kernel.codec import to_json
 from holdfast.surfaces.answers.network import neighbor_dropped, neighbor_taken
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.options import InOrder, json_option
+from holdfast.surfaces.cli.group import InOrder
+from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.network.options import lease_ttl_option, pid_option, run_option, shown, since
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.render import json_document, table

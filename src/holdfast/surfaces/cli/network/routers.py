@@ -6,8 +6,8 @@ from holdfast.app import Holdfast
 from holdfast.kernel.limits import LOCK_PRIORITY_MAX, LOCK_TIMEOUT_S
 from holdfast.surfaces.answers.network import router_priority
 from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.locks.options import (
-    InOrder,
     by_option,
     json_option,
     limit_options,

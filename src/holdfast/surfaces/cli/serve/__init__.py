@@ -7,6 +7,7 @@ import click
 
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import SERVER_PORT
+from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.connection import connected, given, store_options
 from holdfast.surfaces.cli.json_log import log_json_lines
 
@@ -49,7 +50,7 @@ def serve(host: str, port: int, more_hosts: tuple[str, ...], expose: bool, link:
     try:
         from holdfast.surfaces.cli.serve.process import run
     except ImportError as error:
-        raise InvalidValue(f"serving needs {error.name}: pip install 'holdfast[server]'") from None
+        raise InvalidValue(f"serving needs {error.name}: {installing('server')}") from None
     if log_json:
         log_json_lines()
     if given().registry_dir is not None:

@@ -6,7 +6,7 @@ showing.py   `status`, `reconcile`, `log`
 
 import click
 
-from holdfast.surfaces.cli.locks.options import InOrder
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.swap.showing import log, reconcile, status
 from holdfast.surfaces.cli.swap.swapping import to
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.doctor.configured import not_installed
 from holdfast.kernel.errors import Blocked, status_of
+from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 NAME = "tour-coder"
@@ -80,7 +81,7 @@ class Agent:
 def gateway_chapter(stage: Stage) -> None:
     """A prompt that is answered, one that outlives its gateway, and one that must not reach a stranger."""
     if lacking := not_installed("server"):
-        stage.say(f"left out: a gateway needs {', '.join(lacking)} (pip install 'holdfast[server]')")
+        stage.say(f"left out: a gateway needs {', '.join(lacking)} ({installing('server')})")
         return
     agent = Agent(stage)
     try:

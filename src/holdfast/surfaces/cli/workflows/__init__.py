@@ -8,7 +8,7 @@ words.py        how people are told of workflows and swaps
 
 import click
 
-from holdfast.surfaces.cli.locks.options import InOrder
+from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.workflows.registering import register, release, renew
 from holdfast.surfaces.cli.workflows.running import run
 from holdfast.surfaces.cli.workflows.showing import list_, sweep
