@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import JobStatus
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +114,6 @@ def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:
     watcher = command.start("jobs", "watch", second, "--timeout", "60")
     ran = command("jobs", "run", "--agent-session", "s", "--once", "--", "echo", "fine")
     assert (ran.status, ran.out) == (0, "fine\n")
-    said, _ = watcher.communicate(timeout=60)
+    said, _ = watcher.communicate(timeout=PATIENCE_S)
     assert (watcher.returncode, said.splitlines()[-1]) == (0, f"{second} is completed: fine")
     assert command("jobs", "logs", second, "--json").out.count("\n") == 5

@@ -23,9 +23,9 @@ from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
 from holdfast.testing.conformance import THINGS, Thing
+from tests.patience import PATIENCE_S
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"
-PATIENCE_S = 60.0
 CALL_S = 4.0
 """The time limit of a count: shorter than some outages, so that callers are told of them."""
 

@@ -18,7 +18,8 @@ import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import WAIT_RECHECK_S
 from holdfast.primitives.locks.record import LOCK_WAITS
-from tests.hazards.test_lock_processes import PATIENCE_S, STORES, Actor, Crowd, Process, crowd_on
+from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
+from tests.patience import PATIENCE_S
 from tests.unit.test_locks import Waiter
 
 

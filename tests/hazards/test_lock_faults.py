@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.limits import WAIT_RECHECK_S
-from tests.hazards.test_lock_processes import PATIENCE_S, Crowd, Granted, Process, crowd_on
+from tests.hazards.test_lock_processes import Crowd, Granted, Process, crowd_on
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.kernel.errors import Fenced, LeaseLost, LockTimeout
-from tests.hazards.test_lock_processes import PATIENCE_S, STORES, Crowd, crowd_on
+from tests.hazards.test_lock_processes import STORES, Crowd, crowd_on
+from tests.patience import PATIENCE_S
 
 TTL_S = 0.5
 LEASE_S = 1.0

@@ -10,8 +10,9 @@ from pathlib import Path
 from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
-from tests.surfaces.locking import HOLDING, PATIENCE_S, line, put_down
+from tests.surfaces.locking import HOLDING, line, put_down
 from tests.tmux_server import TmuxServer, tmux_server
 
 Process = subprocess.Popen[str]

@@ -13,9 +13,9 @@ from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import HoldfastError, status_of
 from holdfast.kernel.holder import Holder, Liveness
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
-from tests.surfaces.locking import PATIENCE_S, line
+from tests.surfaces.locking import line
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +242,7 @@ def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record
         place = bench.hf.agents.get(agent.agent_id).gateway
         words = [sys.executable, "-c", _PUBLISHER, bench.environment["HOLDFAST_STORE"], agent.runtime.manifest_path]
         publishers = [subprocess.Popen(words) for _ in range(16)]
-        assert {publisher.wait(4 * PATIENCE_S) for publisher in publishers} == {0}
+        assert {publisher.wait(2 * PATIENCE_S) for publisher in publishers} == {0}
         until(lambda: bench.hf.agents.get(agent.agent_id).gateway == place)
         assert bench.hf.agents.get(agent.agent_id).token > agent.token
 

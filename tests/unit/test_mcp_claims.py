@@ -26,8 +26,7 @@ from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.surfaces.mcp.tools.locks import AcquireArguments, acquire
 from holdfast.testing.clock import ManualClock
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
