@@ -287,8 +287,6 @@ def test_numbers_of_events_start_at_1_and_are_never_given_twice(world: World) ->
 
 @pytest.mark.usefixtures("no_second_look")
 def test_a_waiting_pick_gets_a_job_the_moment_its_worker_dies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    if world.store.kind == "postgres":
-        pytest.skip("its listener is another; hazards/test_jobs_death.py kills real processes there")
     asleep = threading.Event()
     wait = waking.FdListener.wait
 
