@@ -44,11 +44,11 @@ class AgentBench(CommandLine):
         assert ran.status == 0, ran.err
         return self.hf.agents.resolve(name).unwrap()
 
-    def told(self, kind: str, agent_id: str, times: int = 1) -> Entry:
-        """Wait until the journal tells of something so many times; return the last of them."""
+    def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
+        """Wait until the journal tells of something, with this data, so many times; return the last of them."""
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:
-                if (entry.kind, entry.subject) == (kind, agent_id):
+                if (entry.kind, entry.subject) == (kind, agent_id) and data.items() <= entry.data.items():
                     times -= 1
                     if not times:
                         return entry
