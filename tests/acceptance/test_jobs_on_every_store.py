@@ -58,12 +58,11 @@ def _toil(hf: holdfast.Holdfast, label: str) -> Done:
 TASKS = [LABELS[number % 2] for number in range(WORKERS)]
 
 
-@pytest.mark.timeout(900)
 def test_each_job_is_taken_once_by_a_worker_of_its_label_in_order(url: str) -> None:
     with holdfast.connect(url) as hf:
         ids = _register(hf)
         with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(800)
+            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(4 * PATIENCE_S)
         _judge(hf, ids, taken)
 
 

@@ -110,7 +110,6 @@ class Load:
             thread.join(PATIENCE_S)
 
 
-@pytest.mark.timeout(900)
 def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> None:
     gate.start()
     load = Load(gate.root)

@@ -24,7 +24,7 @@ LABEL = "tmux:a"
 _WORKER = """
 import sys, time, holdfast
 hf = holdfast.connect(sys.argv[1])
-job = hf.jobs.pick_pending(sys.argv[2], wait_s=30, holder=hf.processes.current())
+job = hf.jobs.pick_pending(sys.argv[2], wait_s=60, holder=hf.processes.current())
 print(job.job_id, job.token, flush=True)
 time.sleep(600)
 """

@@ -257,7 +257,6 @@ def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
 # --- the store goes and comes ---
 
 
-@pytest.mark.timeout(120)
 def test_a_database_that_is_restarted_leaves_the_server_usable(tmp_path: Path) -> None:
     with running() as server:
         url = server.database()
@@ -310,7 +309,6 @@ def test_without_an_input_it_says_so(tmp_path: Path) -> None:
     assert "standard input is closed" in said.err
 
 
-@pytest.mark.timeout(120)
 def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: Path) -> None:
     """Its client is not there any more to kill it, and asking the store about each lock would take a minute."""
     with running() as server:
