@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.stores import waking
+from tests.patience import NEVER_S
+
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
 
@@ -20,6 +23,12 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.fixture
+def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is missing shows."""
+    monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
 
 
 @pytest.fixture(scope="session")

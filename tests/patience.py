@@ -1,14 +1,19 @@
-"""Waiting in tests for what nothing tells of."""
+"""How long a test waits for what must come, and waiting for what nothing tells of."""
 
 import threading
+import time
 from collections.abc import Callable
 
+PATIENCE_S = 120.0
+"""Long enough for any machine, however busy; nothing waits for so long unless it fails."""
+NEVER_S = 10 * PATIENCE_S
+"""Beyond what any test waits for."""
 
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for what another process does, of which nothing tells."""
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE_S, saw: Callable[[], object] = lambda: "") -> None:
+    """Wait for what another process does, of which nothing tells; when it never comes, tell what was there instead."""
     ticks = threading.Event()
-    for _ in range(int(seconds * 50)):
-        if condition():
-            return
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, f"it never came {saw()}"
         ticks.wait(0.02)
-    raise AssertionError("it never came")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lacking import lacking
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 LISTENER = Path(__file__).parent / "adapters" / "listener.py"
 
@@ -36,7 +36,7 @@ class TmuxServer:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         assert not check or done.returncode == 0, done.stderr
         return done.stdout

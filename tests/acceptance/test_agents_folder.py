@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.agents.names import id_of
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -187,7 +188,7 @@ def test_debris_goes_and_nothing_else_while_processes_publish(tree: Tree) -> Non
         reports = [tree.cleanup("--grace", "0", "--dry-run")]
         while not publishing.ready() or len(reports) < 3:
             reports.append(tree.cleanup("--grace", "0"))
-        lost = publishing.get(60)
+        lost = publishing.get(PATIENCE_S)
     assert not any(lost), lost
     assert debris <= whys(reports[0]["planned"]).keys()
     assert debris <= {key for report in reports for key in whys(report["removed"])}

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import JobStatus
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -57,12 +58,11 @@ def _toil(hf: holdfast.Holdfast, label: str) -> Done:
 TASKS = [LABELS[number % 2] for number in range(WORKERS)]
 
 
-@pytest.mark.timeout(900)
 def test_each_job_is_taken_once_by_a_worker_of_its_label_in_order(url: str) -> None:
     with holdfast.connect(url) as hf:
         ids = _register(hf)
         with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(800)
+            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(4 * PATIENCE_S)
         _judge(hf, ids, taken)
 
 
@@ -113,6 +113,6 @@ def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:
     watcher = command.start("jobs", "watch", second, "--timeout", "60")
     ran = command("jobs", "run", "--agent-session", "s", "--once", "--", "echo", "fine")
     assert (ran.status, ran.out) == (0, "fine\n")
-    said, _ = watcher.communicate(timeout=60)
+    said, _ = watcher.communicate(timeout=PATIENCE_S)
     assert (watcher.returncode, said.splitlines()[-1]) == (0, f"{second} is completed: fine")
     assert command("jobs", "logs", second, "--json").out.count("\n") == 5

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from holdfast.adapters.job_command import Command
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 class Heard:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.adapters.gateway_client import GatewayClient
+from tests.patience import PATIENCE_S
 
 AGENT = "gpu"
 _RUN = """
@@ -97,7 +98,7 @@ class GatewayProcess:
         """Until it has ended; its exit status."""
         assert self.process is not None
         assert self.process.stdout is not None
-        status = self.process.wait(60)
+        status = self.process.wait(PATIENCE_S)
         self.process.stdout.close()
         self.process = None
         return status

@@ -8,6 +8,7 @@ import holdfast
 from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.primitives.locks import Grant
+from tests.patience import PATIENCE_S
 
 
 class Calls:
@@ -23,7 +24,7 @@ class Calls:
 
     def lost(self) -> bool:
         assert self._grant is not None
-        return self._grant.lost.wait(60)
+        return self._grant.lost.wait(PATIENCE_S)
 
     def check_token(self, name: str, token: int) -> None:
         self._hf.check_token(name, token)

@@ -2,19 +2,22 @@
 
 A machine is a process with a host id of its own, so that the others cannot probe it. Each does rounds of: count in a record
 of its own and in one of all, register a job, claim one and complete it, hold a lock. It keeps what it was told, and tells its
-parent of every round that was acknowledged as a whole.
+parent of every round: of those that were acknowledged as a whole, and of what was in the way of the others.
 """
 
+import faulthandler
 import multiprocessing
 import os
+import signal
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
@@ -23,9 +26,9 @@ from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
 from holdfast.testing.conformance import THINGS, Thing
+from tests.patience import PATIENCE_S, until
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"
-PATIENCE_S = 60.0
 CALL_S = 4.0
 """The time limit of a count: shorter than some outages, so that callers are told of them."""
 
@@ -51,6 +54,14 @@ class Told(NamedTuple):
     errors: Counter[str]
 
 
+class Round(NamedTuple):
+    """What a machine tells after each round."""
+
+    whole: bool
+    errors: Counter[str]
+    """All that it ever met."""
+
+
 class Machine:
     """What runs in a process."""
 
@@ -59,12 +70,12 @@ class Machine:
         self._rounds = 0
         self.told = Told(name, 0, 0, [], [], [], [], Counter())
 
-    def round(self) -> bool:
-        """One of everything; True when all of it was acknowledged."""
+    def round(self) -> "Round":
+        """One of everything."""
         self._rounds += 1
         steps = (self._count, self._register, self._work, self._lock)
         done = [self._try(step) for step in steps]
-        return all(done)
+        return Round(all(done), self.told.errors)
 
     def _try(self, step: Any) -> bool:
         try:
@@ -134,7 +145,7 @@ class Machine:
                 continue
 
     def _lock(self) -> None:
-        grant = self._hf.locks.acquire(LOCK, by=self.told.name, timeout_s=PATIENCE_S)
+        grant = self._hf.locks.acquire(LOCK, by=self.told.name, timeout_s=PATIENCE_S / 2)
         begun_s = time.monotonic()
         ended_s = time.monotonic()
         if not grant.gone:
@@ -142,76 +153,102 @@ class Machine:
         grant.release()
 
 
-def _run(parent: Connection, url: str, name: str) -> None:
+def _run(parent: Connection, url: str, name: str, stacks: Path) -> None:
     os.environ["HOLDFAST_HOST_ID"] = name
+    with stacks.open("w") as file:
+        faulthandler.register(signal.SIGUSR1, file)
+        _work_for(parent, url, name)
+
+
+def _work_for(parent: Connection, url: str, name: str) -> None:
     try:
         with holdfast.connect(url) as hf:
             machine = Machine(hf, name)
             while not parent.poll():
-                if machine.round():
-                    parent.send(name)
+                parent.send(machine.round())
             parent.send(machine.told)
     except BaseException:
         parent.send(traceback.format_exc())
 
 
+class Peer:
+    """A machine, as its parent sees it."""
+
+    def __init__(self, url: str, name: str, folder: Path) -> None:
+        self._stacks = folder / name
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_run, args=(theirs, url, name, self._stacks), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._last: Any = None
+
+    def hear(self) -> Any:
+        """The next that it says; a machine that is silent, gone or in error is told of."""
+        assert self.pipe.poll(PATIENCE_S), f"a machine says nothing: {self.state()}"
+        try:
+            self._last = self.pipe.recv()
+        except EOFError:
+            raise AssertionError(f"a machine is gone: {self.state()}") from None
+        assert not isinstance(self._last, str), self._last
+        return self._last
+
+    def state(self) -> str:
+        """What it said last, and where it is in its program."""
+        # Who has just hung up is about to end.
+        self._process.join(0.1)
+        assert self._process.pid is not None
+        if self._process.exitcode is None:
+            os.kill(self._process.pid, signal.SIGUSR1)
+            until(self._stacks.read_text)
+        where = self._stacks.read_text()
+        return f"{self._stacks.name}, ended with {self._process.exitcode}, said {self._last}, stands at\n{where}"
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
 class Load:
     """Machines at work."""
 
-    def __init__(self, ends: dict[Connection, BaseProcess]) -> None:
-        self._ends = ends
+    def __init__(self, peers: Sequence[Peer]) -> None:
+        self._peers = {peer.pipe: peer for peer in peers}
 
     def progress(self, rounds: int = 1) -> None:
         """Return when every machine has done so many whole rounds from now on."""
-        for end in self._ends:
-            while end.poll():
-                self._receive(end)
-        missing = Counter(dict.fromkeys(self._ends, rounds))
+        for peer in self._peers.values():
+            while peer.pipe.poll():
+                peer.hear()
+        missing = Counter(dict.fromkeys(self._peers, rounds))
         deadline = time.monotonic() + PATIENCE_S
         while missing := +missing:
             ready = wait(list(missing), deadline - time.monotonic())
-            assert ready, f"{len(missing)} machines made no progress"
-            for end in ready:
-                assert isinstance(end, Connection)
-                self._receive(end)
-                missing[end] -= 1
+            assert ready, "\n".join(["no progress:", *(self._peers[pipe].state() for pipe in missing)])
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                missing[pipe] -= self._peers[pipe].hear().whole
 
     def end(self) -> list[Told]:
         """Let the machines end their round, and return what each was told."""
-        for end in self._ends:
-            end.send("end")
+        for peer in self._peers.values():
+            peer.pipe.send("end")
         told = []
-        for end in self._ends:
-            while not isinstance(said := self._receive(end), Told):
+        for peer in self._peers.values():
+            while not isinstance(said := peer.hear(), Told):
                 continue
             told.append(said)
         return told
-
-    def _receive(self, end: Connection) -> Any:
-        assert end.poll(PATIENCE_S), "a machine says nothing"
-        said = end.recv()
-        assert not (isinstance(said, str) and "Traceback" in said), said
-        return said
 
 
 @contextmanager
 def load(url: str, machines: int = 4) -> Iterator[Load]:
     """Machines that work until the block ends or `end` is called."""
-    spawn = multiprocessing.get_context("spawn")
-    ends: dict[Connection, BaseProcess] = {}
-    try:
-        for number in range(machines):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_run, args=(theirs, url, f"machine-{number}"), daemon=True)
-            process.start()
-            theirs.close()
-            ends[ours] = process
-        yield Load(ends)
-    finally:
-        for end, process in ends.items():
-            process.kill()
-            process.join()
-            end.close()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        peers = (Peer(url, f"machine-{number}", folder) for number in range(machines))
+        yield Load([stack.enter_context(closing(peer)) for peer in peers])
 
 
 class Follower:

@@ -18,8 +18,8 @@ from typing import Any
 from holdfast.stores.sqlite import database, filesystem, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.hazards.powerloss_changes import STORE, TOKENS, Acknowledgements, Part, change, look
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 THREADS = 3
 
 

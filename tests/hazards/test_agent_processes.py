@@ -19,6 +19,7 @@ from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
 from holdfast.testing import faults
+from tests.patience import PATIENCE_S
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
 from tests.surfaces.locking import end, remark
@@ -55,7 +56,7 @@ def _race(url: str, barrier: Barrier, outcomes: Any) -> None:
     with holdfast.connect(url) as hf:
         generation_id = str(uuid.uuid4())
         hf.agents.resolve("gpu")
-        barrier.wait(60)
+        barrier.wait(PATIENCE_S)
         try:
             publish(hf, generation_id=generation_id)
             outcomes.put((generation_id, "won", None))
@@ -70,9 +71,9 @@ def race(url: str) -> list[tuple[str, str, str | None]]:
     workers = [context.Process(target=_race, args=(url, barrier, outcomes)) for _ in range(PROCESSES)]
     for worker in workers:
         worker.start()
-    found = [outcomes.get(timeout=90) for _ in workers]
+    found = [outcomes.get(timeout=PATIENCE_S) for _ in workers]
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE_S)
     return found
 
 

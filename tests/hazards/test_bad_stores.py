@@ -31,6 +31,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, put
+from tests.patience import PATIENCE_S
 
 NOBODY = 65534
 
@@ -474,7 +475,7 @@ def test_a_new_store_opened_by_many_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(6) as pool:
         for turn in range(15):
             path = str(tmp_path / str(turn) / "store.sqlite")
-            revisions = pool.map_async(_open_and_write, [path] * 6, chunksize=1).get(60)
+            revisions = pool.map_async(_open_and_write, [path] * 6, chunksize=1).get(PATIENCE_S)
             assert len(set(revisions)) == 6
 
 
@@ -526,16 +527,16 @@ def test_a_given_up_turn_is_not_kept(path: Path) -> None:
 
     def dawdle(tx: Tx) -> None:
         inside.set()
-        leave.wait(30)
+        leave.wait(PATIENCE_S)
 
     slow = threading.Thread(target=lambda: other.transact(dawdle, scope=[THINGS]))
     slow.start()
-    assert inside.wait(30)
+    assert inside.wait(PATIENCE_S)
     for _ in range(3):
         with pytest.raises(LockTimeout):
             store.transact(lambda tx: None, scope=[THINGS], timeout_s=0.05)
     leave.set()
-    slow.join(30)
+    slow.join(PATIENCE_S)
     for writer in (other, store, other, store):
         assert put(writer, "a") > 0
         writer.transact(lambda tx: None, scope=[THINGS], timeout_s=5)

@@ -21,7 +21,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Blocked, Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_
         # It has ended by now, and that cannot be written down.
         until(lambda: gate.programs() == [])
         (disk / "filler").unlink()
-        until(lambda: client.status()["queue_depth"] == 0, seconds=120)
+        until(lambda: client.status()["queue_depth"] == 0)
         assert client.prompt("after", wait_s=60)["state"] == "completed"
         found = {one["request_id"]: one for one in client.requests()}
         assert {name for name, one in found.items() if one["state"] == "completed"} >= set(kept)
@@ -173,7 +173,7 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
     finally:
         over.set()
         gate.stop()
-        listener.join(60)
+        listener.join(PATIENCE_S)
     told = [json.loads(line)["revision"] for line in (gate.root / "events.jsonl").read_text().splitlines()]
     revisions = [event["revision"] for _, event in heard]
     begun = told.index(revisions[0])
@@ -258,7 +258,7 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
         # Sent while it stands still: it lies in the socket, and is the first thing to be read.
         time.sleep(0.3)
         gate.process.send_signal(signal.SIGCONT)
-        done = interrupting.result(60)
+        done = interrupting.result(PATIENCE_S)
     assert done["state"] == "completed"
     assert done["result"].get("stopped") == long
     assert gate.client.request(long, wait_s=30)["error_code"] == "interrupted"

@@ -23,7 +23,7 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
@@ -109,10 +109,9 @@ class Load:
     def stop(self) -> None:
         self._end.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
 
-@pytest.mark.timeout(900)
 def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> None:
     gate.start()
     load = Load(gate.root)
@@ -124,7 +123,7 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytes
     load.stop()
     assert load.gone_wrong == []
     client = gate.client
-    until(lambda: client.status()["queue_depth"] == 0, seconds=120)
+    until(lambda: client.status()["queue_depth"] == 0)
     requests = {one["request_id"]: one for one in client.requests(limit=10_000)}
     assert gate.stop() == 0
 

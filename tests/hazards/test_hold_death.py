@@ -16,6 +16,7 @@ from holdfast.kernel.errors import NotFound
 from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.testing import faults
+from tests.patience import PATIENCE_S
 from tests.unit.test_holds import BRISK_S, names, replay
 
 SUBJECTS = ("s", "t", "u")
@@ -181,7 +182,7 @@ def _take_and_drop(task: tuple[str, int, int]) -> dict[str, set[str]]:
 def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url: str) -> None:
     processes, turns = 4, 60
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        ended = pool.map_async(_take_and_drop, [(url, seed, turns) for seed in range(processes)], chunksize=1).get(120)
+        ended = pool.map_async(_take_and_drop, [(url, seed, turns) for seed in range(processes)], chunksize=1).get(PATIENCE_S)
     expected = {subject: set().union(*(mine[subject] for mine in ended)) for subject in SUBJECTS}
     entries = entries_of(hf)
     assert len(entries) == processes * turns

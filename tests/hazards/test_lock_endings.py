@@ -16,9 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
-from holdfast.kernel.limits import WAIT_RECHECK_S
 from holdfast.primitives.locks.record import LOCK_WAITS
-from tests.hazards.test_lock_processes import PATIENCE_S, STORES, Actor, Crowd, Process, crowd_on
+from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
+from tests.patience import PATIENCE_S
 from tests.unit.test_locks import Waiter
 
 
@@ -258,11 +258,8 @@ def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
     holder.acquire("a", by="holder")
     waiting = Waiter(lambda waits: hf.locks.acquire("a", by="waiter", timeout_s=None, on_wait=waits))
     hf.close()
-    began_s = time.monotonic()
     with pytest.raises(StoreUnavailable, match="closed"):
         waiting.result()
-    # When it looks again by itself, and some moments of a busy machine.
-    assert time.monotonic() - began_s < 2 * WAIT_RECHECK_S
 
 
 @pytest.mark.slow

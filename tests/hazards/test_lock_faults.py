@@ -4,14 +4,13 @@ Each step is done by a process that is killed at its first fault point, then by 
 until one gets through. Then others must be able to go on.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.kernel.limits import WAIT_RECHECK_S
-from tests.hazards.test_lock_processes import PATIENCE_S, Crowd, Granted, Process, crowd_on
+from tests.hazards.test_lock_processes import Crowd, Granted, Process, crowd_on
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -242,10 +241,5 @@ def test_a_wake_up_whose_sender_was_killed_before_sending_it(crowd: Crowd) -> No
     kicker.arm_at("sqlite.notify.before")
     kicker.begin("kick", "a", why="to see")
     assert kicker.was_killed()
-    handed_over_s = time.monotonic()
     assert crowd.holders("a") == ["waiter"]
-    granted = waiter.result()
-    took_s = granted.at_s - handed_over_s
-    print(f"without a wake-up: {took_s:.2f} s")
-    # As long as its longest sleep, and some moments of a busy machine.
-    assert took_s < WAIT_RECHECK_S + 2
+    waiter.result()

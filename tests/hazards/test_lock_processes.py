@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import statistics
 import sys
 import time
 import traceback
@@ -32,8 +31,8 @@ from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.testing import faults
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 30.0
 STOPS_MAX = 1000
 """How often a process is stopped until that is outside of a transaction."""
 RENEWALS_MAX = 20
@@ -461,19 +460,16 @@ def test_two_that_hold_one_resource_would_be_noticed(tmp_path: Path, crowd: Crow
 
 
 @pytest.mark.slow
-def test_the_next_waiter_runs_within_moments_of_its_holders_death(crowd: Crowd) -> None:
-    """The bound is generous, since the machine may be busy; what it really takes is the benchmark's to say."""
+@pytest.mark.usefixtures("no_second_look")
+def test_the_next_waiter_is_woken_by_its_holders_death(crowd: Crowd) -> None:
+    """How soon is the benchmark's to say."""
     waiter, *holders = crowd.processes(8)
-    took_s = []
     for holder in holders:
         holder.acquire("a", by="holder")
         waiter.line_up("a", by="waiter")
-        killed_s = holder.kill()
+        holder.kill()
         granted = waiter.result()
-        took_s.append(granted.at_s - killed_s)
         assert waiter.release(granted.key)
-    print(f"killed to running, median of {len(took_s)}: {statistics.median(took_s) * 1000:.1f} ms")
-    assert statistics.median(took_s) < 0.5
     assert crowd.rows() == []
 
 

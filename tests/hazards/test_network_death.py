@@ -22,6 +22,7 @@ from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.testing import faults
 from tests.hazards.network_invariants import State, check, entries_of, stored
 from tests.hazards.test_hold_death import Child
+from tests.patience import PATIENCE_S
 from tests.unit.network_world import host
 
 ROUTERS = [f"router-{number}" for number in range(5)]
@@ -302,7 +303,9 @@ def test_a_hundred_jobs_as_processes_with_managers_of_their_own(hf: Holdfast, ur
     """Five processes with twenty jobs each."""
     fill(hf)
     with multiprocessing.get_context("spawn").Pool(5) as pool:
-        ended = pool.map_async(_process_of_jobs, [(url, 20 * number, 20) for number in range(5)], chunksize=1).get(200)
+        ended = pool.map_async(_process_of_jobs, [(url, 20 * number, 20) for number in range(5)], chunksize=1).get(
+            2 * PATIENCE_S
+        )
     won = [name for names in ended for name in names]
     assert len(won) == 2
     finish(hf, won, JOBS)
@@ -328,7 +331,8 @@ def test_rapid_cycles_by_two_managers_in_two_processes_never_overlap(
     monkeypatch.setenv("NETWORK_WITNESS", str(tmp_path / "witness"))
     turns = 300 if hf.store.embedded else 60
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert pool.map_async(_cycles, [(url, number, turns) for number in range(2)], chunksize=1).get(200) == [turns, turns]
+        ended = pool.map_async(_cycles, [(url, number, turns) for number in range(2)], chunksize=1).get(2 * PATIENCE_S)
+    assert ended == [turns, turns]
     assert hf.network.router_statistics(["router-1"])["router-1"].grants == 2 * turns
     assert not hf.network.is_router_locked("router-1")
 
@@ -338,7 +342,7 @@ def test_threads_that_register_one_address_get_one_host(anywhere: Holdfast) -> N
     start = threading.Barrier(8)
 
     def race(number: int) -> bool:
-        start.wait(30)
+        start.wait(PATIENCE_S)
         return hf.network.check_and_register_host(**{**host(number), "primary_ip": "10.5.5.5"})
 
     with ThreadPoolExecutor(8) as pool:

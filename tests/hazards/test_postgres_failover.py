@@ -17,7 +17,7 @@ from tests.hazards.test_postgres_outages import followed
 from tests.stores.postgres_server import Server, running
 from tests.stores.postgres_standby import FOR_STANDBY, promote, replicated
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.slow
 
 WAITING = "1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "3"))

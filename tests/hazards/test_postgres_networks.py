@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 LEASE_S = 1.0
 ROOT = Path(__file__).parents[2]
-SERVER, NET = "10.213.77", "10.213.77.0/24"
+# Another run on this machine has another.
+NET = f"10.213.{os.getpid() % 250}"
 
 
 def ip(*words: str) -> None:
@@ -33,14 +35,14 @@ class Distant:
         ip("netns", "add", self._name)
         try:
             ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self._name)
-            ip("addr", "add", f"{SERVER}.{4 * number + 1}/30", "dev", self._cable)
-            ip("-n", self._name, "addr", "add", f"{SERVER}.{4 * number + 2}/30", "dev", "eth0")
+            ip("addr", "add", f"{NET}.{4 * number + 1}/30", "dev", self._cable)
+            ip("-n", self._name, "addr", "add", f"{NET}.{4 * number + 2}/30", "dev", "eth0")
             ip("-n", self._name, "link", "set", "eth0", "up")
             self.plug_in()
         except BaseException:
             ip("netns", "del", self._name)
             raise
-        environment = {**os.environ, "HOLDFAST_STORE": url.format(f"{SERVER}.{4 * number + 1}"), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "HOLDFAST_STORE": url.format(f"{NET}.{4 * number + 1}"), "PYTHONPATH": str(ROOT)}
         environment["HOLDFAST_HOST_ID"] = f"machine-{number}"
         command = ["ip", "netns", "exec", self._name, sys.executable, "-m", "tests.hazards.postgres_distant"]
         self._process = subprocess.Popen(
@@ -81,13 +83,15 @@ def machines(tmp_path: Path) -> Iterator[list[Distant]]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no network namespaces here: be root on a machine that has `ip netns`")
     (tmp_path / "holdfast.toml").write_text(f"[locks]\nlease_s = {LEASE_S}\n")
-    with running(listen_addresses="*", port="5466") as server, ExitStack() as stack:
+    with socket.create_server(("", 0)) as free:
+        port = str(free.getsockname()[1])
+    with running(listen_addresses="*", port=port) as server, ExitStack() as stack:
         with (server.folder / "data" / "pg_hba.conf").open("a") as access:
-            access.write(f"host all all {NET} trust\n")
+            access.write(f"host all all {NET}.0/24 trust\n")
         server.reload()
         made = []
         for number in (1, 2):
-            made.append(Distant(number, "postgresql://holdfast@{}:5466/postgres", tmp_path))
+            made.append(Distant(number, f"postgresql://holdfast@{{}}:{port}/postgres", tmp_path))
             stack.callback(made[-1].close)
         yield made
 

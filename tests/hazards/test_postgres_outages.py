@@ -16,7 +16,7 @@ from tests.hazards.postgres_load import Follower, check, load
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.slow
 
 RESTARTS = int(os.environ.get("HOLDFAST_RESTARTS", "4"))
 CUTS = int(os.environ.get("HOLDFAST_CUTS", "9"))

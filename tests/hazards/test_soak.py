@@ -43,13 +43,12 @@ class Soaked(NamedTuple):
 
 def soaked(store: str, seconds: float, *words: str) -> Soaked:
     command = [sys.executable, "-m", "tools.soak", "--minutes", str(seconds / 60), "--seed", "20281", "--store", store, *words]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(ran.stdout, ran.stderr)
     return Soaked(ran.returncode, ran.stdout)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequest) -> None:
     if store == "postgres":
@@ -67,7 +66,6 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("fault", "parts", "found"),
     [

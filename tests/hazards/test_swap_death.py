@@ -20,8 +20,8 @@ from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
 from holdfast.places import signal_folder_of
 from holdfast.testing import faults
 from tests.hazards.test_hold_death import Child
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 30.0
 READERS = 8
 
 
@@ -307,7 +307,7 @@ def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
         thread.start()
     try:
         with multiprocessing.get_context("spawn").Pool(2) as pool:
-            assert pool.map_async(_swaps, [(url, "a"), (url, "b")], chunksize=1).get(120) == [4, 4]
+            assert pool.map_async(_swaps, [(url, "a"), (url, "b")], chunksize=1).get(PATIENCE_S) == [4, 4]
     finally:
         over.set()
         for thread in threads:

@@ -17,8 +17,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
-
-PATIENCE_S = 30
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -130,8 +129,8 @@ def test_a_fork_while_a_thread_dawdles_in_a_transaction_is_refused_in_the_child(
     store.close()
 
 
-def test_a_child_that_leaves_its_parents_listener_takes_nothing_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.stores.waking.WAIT_RECHECK_S", 60.0)
+@pytest.mark.usefixtures("no_second_look")
+def test_a_child_that_leaves_its_parents_listener_takes_nothing_away(path: Path) -> None:
     store = _open(path)
     with store.listen(["topic"]) as ears:
         assert _in_child(lambda: ears.__exit__()) == 0
@@ -324,7 +323,7 @@ def test_making_the_volatile_file_at_a_shut_gate_does_not_wait_for_itself(path: 
         while "holdfast-gate" not in {thread.name for thread in threading.enumerate()}:
             pass
         os.close(in_the_way)
-        assert granted.result(5) is not None
+        assert granted.result(PATIENCE_S) is not None
         leave.set()
         slow.result(PATIENCE_S)
     store.close()

@@ -21,8 +21,8 @@ from holdfast.stores.sqlite.counter import STRIDE
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import VOLATILE, Thing, put
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 30
 KEYS = ["a", "b"]
 
 
@@ -365,7 +365,7 @@ def test_processes_that_take_turns_get_growing_tokens(path: Path, store: SqliteS
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(4 * PATIENCE_S)
+        worker.join(2 * PATIENCE_S)
         assert worker.exitcode == 0
     given = _tokens(log)
     assert len(given) == 3 * 1500 and _grow(given)

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from holdfast.testing.histories import Operation, died, read
 from tests.histories.worker import Plan
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class Crowd(NamedTuple):

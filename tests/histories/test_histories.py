@@ -52,7 +52,7 @@ def examined(store: str, folder: Path, what: Crowd, *, late_s: float | None = No
     return report, ran
 
 
-@pytest.mark.timeout(LASTS_S + 240)
+@pytest.mark.timeout(LASTS_S + 900)
 @pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
 def test_a_crowd_on_sqlite_is_linearizable(tmp_path: Path, kind: str) -> None:
     report, ran = examined(f"sqlite:{tmp_path}/store.sqlite", tmp_path, Crowd(kind, SEED, LASTS_S))
@@ -60,7 +60,7 @@ def test_a_crowd_on_sqlite_is_linearizable(tmp_path: Path, kind: str) -> None:
     assert ran.kills >= 1
 
 
-@pytest.mark.timeout(LASTS_S + 240)
+@pytest.mark.timeout(LASTS_S + 900)
 @pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
 def test_a_crowd_on_postgres_is_linearizable(tmp_path: Path, postgres_url: str, kind: str) -> None:
     report, ran = examined(postgres_url, tmp_path, Crowd(kind, SEED, LASTS_S))

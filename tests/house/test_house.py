@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.kernel.codec import Value
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "psycopg", "psycopg_pool", "mcp"}
@@ -30,7 +31,7 @@ MODULES = [
 
 def _loaded_by(statement: str) -> set[str]:
     script = f"{statement}\nimport sys; print(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     return set(done.stdout.split())
 
 
@@ -63,7 +64,7 @@ def test_using_a_gateway_loads_no_extra_and_serving_one_names_what_it_needs() ->
     without = "import sys; sys.modules['litestar'] = None\nfrom holdfast.surfaces.cli.root import run\n"
     serve = "try:\n    run(['gateway', 'serve', 'x', '--adapter', 'command', '--', 'ls'])\nexcept ValueError as error:\n    "
     script = f"{without}{serve}print(error)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "serving needs litestar: pip install '.[server]' in the checkout of Holdfast\n"
 
 

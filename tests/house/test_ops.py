@@ -26,6 +26,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.measuring import metrics_of
 from tests.lacking import lacking
+from tests.patience import PATIENCE_S
 from tools import dashboard
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def promtool(*words: str | Path) -> str:
     program = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
     if program is None:
         lacking("no promtool here: it comes with Prometheus")
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

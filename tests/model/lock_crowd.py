@@ -18,8 +18,7 @@ from holdfast.app import Holdfast
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from tests.model.lock_history import Event, History
 from tests.model.lock_worker import NAMES, Plan
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class Crowd(NamedTuple):

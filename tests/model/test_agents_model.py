@@ -326,7 +326,6 @@ def agree(harness: Harness, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_agents_in_memory_agree_with_a_plain_dict() -> None:
     def harness() -> tuple[Store, ManualClock]:
         made = MemoryHarness()
@@ -335,7 +334,6 @@ def test_agents_in_memory_agree_with_a_plain_dict() -> None:
     agree(harness, examples=120, steps=40)
 
 
-@pytest.mark.timeout(900)
 def test_agents_in_sqlite_agree_with_a_plain_dict() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -349,7 +347,6 @@ def test_agents_in_sqlite_agree_with_a_plain_dict() -> None:
         agree(harness, examples=25, steps=30)
 
 
-@pytest.mark.timeout(900)
 def test_agents_in_files_agree_with_a_plain_dict() -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         numbers = count(1)
@@ -361,7 +358,6 @@ def test_agents_in_files_agree_with_a_plain_dict() -> None:
         agree(harness, examples=20, steps=25)
 
 
-@pytest.mark.timeout(900)
 def test_agents_in_postgresql_agree_with_a_plain_dict(postgres_url: str) -> None:
     from tests.stores.harnesses_postgres import PostgresHarness
 

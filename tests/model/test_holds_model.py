@@ -269,12 +269,10 @@ def agree(world: World, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_holds_in_memory_agree_with_a_plain_set() -> None:
     agree(lambda clock: lambda _: MemoryStore(clock=clock), examples=150, steps=40)
 
 
-@pytest.mark.timeout(900)
 def test_holds_in_sqlite_agree_with_a_plain_set() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -286,7 +284,6 @@ def test_holds_in_sqlite_agree_with_a_plain_set() -> None:
         agree(world, examples=60, steps=30)
 
 
-@pytest.mark.timeout(900)
 def test_holds_in_postgresql_agree_with_a_plain_set(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

@@ -272,12 +272,10 @@ def agree(open_: Open, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)
 def test_jobs_in_memory_agree_with_a_plain_list() -> None:
     agree(lambda clock: MemoryStore(clock=clock), examples=150, steps=40)
 
 
-@pytest.mark.timeout(900)
 def test_jobs_in_sqlite_agree_with_a_plain_list() -> None:
     names = count(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -288,7 +286,6 @@ def test_jobs_in_sqlite_agree_with_a_plain_list() -> None:
         )
 
 
-@pytest.mark.timeout(900)
 def test_jobs_in_files_agree_with_a_plain_list() -> None:
     names = count(1)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
@@ -299,7 +296,6 @@ def test_jobs_in_files_agree_with_a_plain_list() -> None:
         )
 
 
-@pytest.mark.timeout(900)
 def test_jobs_in_postgresql_agree_with_a_plain_list(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

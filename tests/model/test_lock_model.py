@@ -832,18 +832,13 @@ def agree(open_store: Opener, *, several: bool, wakes: bool, examples: int, step
 KINDS = pytest.mark.parametrize("several", [False, True] if "HOLDFAST_LOCK_EXAMPLES" in os.environ else [False])
 """Jobs of one thread; where a longer search is asked for, of several threads and parts too."""
 
-# They pass in seconds; finding the shortest way to a failure may take Hypothesis five minutes.
-PATIENCE = pytest.mark.timeout(600)
-
 
 @KINDS
-@PATIENCE
 def test_the_lock_table_in_memory_agrees_with_the_oracle(several: bool) -> None:
     agree(lambda clock: MemoryStore(clock=clock), several=several, wakes=False, examples=EXAMPLES)
 
 
 @KINDS
-@PATIENCE
 def test_the_lock_table_in_sqlite_agrees_with_the_oracle(several: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count()
@@ -855,7 +850,6 @@ def test_the_lock_table_in_sqlite_agrees_with_the_oracle(several: bool) -> None:
 
 
 @KINDS
-@PATIENCE
 def test_the_lock_table_in_postgres_agrees_with_the_oracle(postgres_url: str, several: bool) -> None:
     from holdfast.stores.postgres import open_postgres
 

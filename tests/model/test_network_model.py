@@ -303,13 +303,11 @@ def agree(opened: Callable[[ManualClock], Store], *, examples: int, steps: int, 
     )
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_registry_in_memory_agrees_with_plain_dicts(strict: bool) -> None:
     agree(lambda clock: MemoryStore(clock=clock), examples=60, steps=40, strict=strict)
 
 
-@pytest.mark.timeout(900)
 def test_a_registry_in_sqlite_agrees_with_plain_dicts() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -320,7 +318,6 @@ def test_a_registry_in_sqlite_agrees_with_plain_dicts() -> None:
         )
 
 
-@pytest.mark.timeout(900)
 def test_a_registry_in_files_agrees_with_plain_dicts() -> None:
     from holdfast.stores.files.store import FilesStore
 
@@ -335,7 +332,6 @@ def test_a_registry_in_files_agrees_with_plain_dicts() -> None:
         )
 
 
-@pytest.mark.timeout(900)
 def test_a_registry_in_postgresql_agrees_with_plain_dicts(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

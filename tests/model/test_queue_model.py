@@ -212,7 +212,6 @@ def agree(world: World, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_a_queue_in_memory_agrees_with_a_plain_list() -> None:
     def world() -> Callable[[], Store]:
         store = MemoryStore()
@@ -221,7 +220,6 @@ def test_a_queue_in_memory_agrees_with_a_plain_list() -> None:
     agree(world, examples=150, steps=40)
 
 
-@pytest.mark.timeout(900)
 def test_a_queue_in_sqlite_agrees_with_a_plain_list() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -233,7 +231,6 @@ def test_a_queue_in_sqlite_agrees_with_a_plain_list() -> None:
         agree(world, examples=40, steps=30)
 
 
-@pytest.mark.timeout(900)
 def test_a_queue_in_postgresql_agrees_with_a_plain_list(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

@@ -463,19 +463,16 @@ def agree(*makers: Maker) -> None:
     run_state_machine_as_test(lambda: StoreMachine(makers), settings=MODEL_SETTINGS)
 
 
-@pytest.mark.timeout(600)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_memory_and_sqlite_agree_with_the_oracle() -> None:
     agree(memory, sqlite)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_files_agree_with_the_oracle() -> None:
     agree(files)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_postgres_agrees_with_the_oracle(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

@@ -486,12 +486,10 @@ def agree(world: World, folder: Path, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)  # it passes in seconds; finding the shortest way to a failure may take Hypothesis five minutes
 def test_workflows_in_memory_agree_with_a_plain_dictionary(tmp_path: Path) -> None:
     agree(lambda clock: MemoryStore(clock=clock), tmp_path / "signals", examples=80, steps=35)
 
 
-@pytest.mark.timeout(900)
 def test_workflows_in_sqlite_agree_with_a_plain_dictionary(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -502,7 +500,6 @@ def test_workflows_in_sqlite_agree_with_a_plain_dictionary(tmp_path: Path) -> No
         agree(world, tmp_path / "signals", examples=20, steps=25)
 
 
-@pytest.mark.timeout(900)
 def test_workflows_in_plain_files_agree_with_a_plain_dictionary(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
@@ -515,7 +512,6 @@ def test_workflows_in_plain_files_agree_with_a_plain_dictionary(tmp_path: Path) 
         agree(world, tmp_path / "own" / "signals", examples=10, steps=20)
 
 
-@pytest.mark.timeout(900)
 def test_workflows_in_postgresql_agree_with_a_plain_dictionary(postgres_url: str, tmp_path: Path) -> None:
     from holdfast.stores.postgres import open_postgres
 

@@ -23,6 +23,7 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import upkeep as sqlite_upkeep
 from holdfast.testing import faults
+from tests.patience import PATIENCE_S
 from tests.stores.files_spaces import (
     ALL,
     CARDS,
@@ -193,7 +194,7 @@ def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(root: Path, s
         for value in range(1, 60):
             write(value)
         done.set()
-        assert sum(future.result(30) for future in looking) > 10
+        assert sum(future.result(PATIENCE_S) for future in looking) > 10
     other.close()
 
 

@@ -18,6 +18,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import Hostile, JournalKept, Order, Transactions, Waiting, put
 from tests.lacking import lacking
+from tests.patience import PATIENCE_S
 from tests.stores.harnesses_postgres import PostgresHarness
 from tests.stores.postgres_server import Server
 from tests.stores.test_conformance_postgres import POSTGRES
@@ -97,7 +98,7 @@ def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(postgres_url: str, p
         waiting = threading.Thread(target=lambda: got.append(second.locks.acquire("a", by="two", timeout_s=20).token))
         waiting.start()
         first.locks.release(grant)
-        waiting.join(30)
+        waiting.join(PATIENCE_S)
         assert got and got[0] > grant.token
         with first.workflows.swap("llama") as swap:
             with psycopg.connect(postgres_url, autocommit=True) as raw:
@@ -105,7 +106,7 @@ def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(postgres_url: str, p
                     "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
                     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
                 )
-            assert swap.lost.wait(20)
+            assert swap.lost.wait(PATIENCE_S)
             swap.fail("the session has ended")
 
 

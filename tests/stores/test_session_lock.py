@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres.store import PostgresStore
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -97,16 +98,16 @@ def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) ->
 
     def want() -> None:
         contender = lock.contender()
-        barrier.wait(20)
+        barrier.wait(PATIENCE_S)
         taken.append(contender.try_take())
-        barrier.wait(20)
+        barrier.wait(PATIENCE_S)
         contender.close()
 
     threads = [threading.Thread(target=want) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert sorted(taken) == [False] * 5 + [True]
 
 
@@ -137,7 +138,7 @@ def test_one_that_is_watched_tells_when_its_session_has_ended(store: PostgresSto
         contender.watch(lost.set)
         assert contender.has_it() and not lost.wait(0.2)
         terminate(postgres_url, contender._raw.info.backend_pid)
-        assert lost.wait(20)
+        assert lost.wait(PATIENCE_S)
     with closing(store.session_lock("swap").contender()) as contender:
         lost.clear()
         assert contender.try_take()
@@ -159,7 +160,7 @@ def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(postgre
                 "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
                 "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = current_database()"
             )
-        _, said = swapping.communicate(timeout=30)
+        _, said = swapping.communicate(timeout=PATIENCE_S)
     assert swapping.returncode == 4, said
     assert "SIGTERM" in said and "Traceback" not in said
     with holdfast.connect(postgres_url) as hf:

@@ -10,8 +10,9 @@ from pathlib import Path
 from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
-from tests.surfaces.locking import HOLDING, PATIENCE_S, line, put_down
+from tests.surfaces.locking import HOLDING, line, put_down
 from tests.tmux_server import TmuxServer, tmux_server
 
 Process = subprocess.Popen[str]
@@ -43,11 +44,11 @@ class AgentBench(CommandLine):
         assert ran.status == 0, ran.err
         return self.hf.agents.resolve(name).unwrap()
 
-    def told(self, kind: str, agent_id: str, times: int = 1) -> Entry:
-        """Wait until the journal tells of something so many times; return the last of them."""
+    def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
+        """Wait until the journal tells of something, with this data, so many times; return the last of them."""
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:
-                if (entry.kind, entry.subject) == (kind, agent_id):
+                if (entry.kind, entry.subject) == (kind, agent_id) and data.items() <= entry.data.items():
                     times -= 1
                     if not times:
                         return entry

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.patience import PATIENCE_S
+
 ENTRY = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
 
 
@@ -51,7 +53,7 @@ class CommandLine:
             if not piece:
                 break
         os.close(ours)
-        done.wait(60)
+        done.wait(PATIENCE_S)
         return shown.decode().replace("\r\n", "\n")
 
     def _ran(self, command: list[str], cwd: Path) -> Ran:
@@ -62,7 +64,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         return Ran(done.returncode, done.stdout, done.stderr)

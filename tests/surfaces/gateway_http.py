@@ -16,6 +16,7 @@ from holdfast.primitives.queue import Queue
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.surfaces.http.gateway.server import GatewaySide
 from holdfast.surfaces.http.serving import HttpServer, bound
+from tests.patience import PATIENCE_S
 from tests.unit.scripted_agent import ScriptedAgent
 
 TOKEN = "t" * 43
@@ -30,7 +31,7 @@ class Served:
         self.store = store
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
         self.detached = threading.Event()
 
     def prompt(self, text: str = "hello", *, key: str | None = None, **more: Any) -> httpx.Response:
@@ -62,7 +63,7 @@ def served(folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int =
     server = HttpServer(side.app, on_begun=begun.set, on_stop=side.end_waits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     if work:
         worker.start()
     try:
@@ -70,7 +71,7 @@ def served(folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int =
     finally:
         world.http.close()
         server.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         worker.stop(grace_s=0.1)
         gateway.detach()
         store.close()

@@ -10,9 +10,9 @@ from typing import IO
 
 from holdfast.app import Holdfast, connect
 from holdfast.primitives.locks.record import within
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 
-PATIENCE_S = 30.0
 HOLDING = ["sh", "-c", "echo $$; exec cat"]
 """A command that tells its process id and lives until its input ends."""
 

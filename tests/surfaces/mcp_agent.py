@@ -11,6 +11,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult, Tool
 
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY
 
 Document = dict[str, Any]
@@ -39,7 +40,7 @@ class Agent:
 
     def call(self, tool: str, **arguments: Any) -> Document:
         """What the tool answers. Raises ToolError."""
-        return self.begin(tool, **arguments).result(60)
+        return self.begin(tool, **arguments).result(PATIENCE_S)
 
     def begin(self, tool: str, **arguments: Any) -> "Future[Document]":
         """The same, without waiting for it. Cancelling it is what a client does that gives up."""

@@ -17,7 +17,8 @@ from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.record import LOCKS
-from tests.surfaces.locking import HOLDING, PATIENCE_S, Bench, Process, line
+from tests.patience import PATIENCE_S
+from tests.surfaces.locking import HOLDING, Bench, Process, line
 
 _JOB = """
 import sys, holdfast

@@ -9,6 +9,7 @@ import httpx
 from holdfast.app import Holdfast
 from holdfast.surfaces.http.server.application import ServerSide
 from holdfast.surfaces.http.serving import HttpServer, bound
+from tests.patience import PATIENCE_S
 
 TOKEN = "t" * 43
 
@@ -21,7 +22,7 @@ class Served:
         self.side = side
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -34,12 +35,12 @@ def served(hf: Holdfast) -> Iterator[Served]:
     server = HttpServer(side.app, on_begun=begun.set, on_stop=side.end_waits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     world = Served(hf, side, port)
     try:
         yield world
     finally:
         world.http.close()
         server.stop()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()

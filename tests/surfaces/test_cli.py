@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 
@@ -301,7 +302,7 @@ def test_log_filters_follows_and_prunes(holdfast: CommandLine) -> None:
     late = register(holdfast)
     assert json.loads(following.stdout.readline())["subject"] == late
     following.send_signal(signal.SIGINT)
-    _, complained = following.communicate(timeout=30)
+    _, complained = following.communicate(timeout=PATIENCE_S)
     assert (following.returncode, complained) == (130, "")
     assert holdfast("log", "--prune").out == "0 entries dropped\n"
 
@@ -313,7 +314,7 @@ def test_a_closed_pipe_is_no_error(holdfast: CommandLine) -> None:
     following.stdout.readline()
     following.stdout.close()
     register(holdfast)
-    assert following.wait(30) == 0
+    assert following.wait(PATIENCE_S) == 0
     assert following.stderr is not None
     assert following.stderr.read() == ""
     following.stderr.close()

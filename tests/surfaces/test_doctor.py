@@ -32,11 +32,11 @@ from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import PATIENCE_S, until
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
 
-PATIENCE_S = 30.0
 NOBODY = 65534
 
 
@@ -551,7 +551,7 @@ def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: 
         assert "1 answer" in clinic.look("gateways")[0].says
         gateway.client.prompt("busy 30")
         gateway.client.prompt("waits")
-        _until_state(gateway, 2)
+        until(lambda: json.loads((gateway.root / "state.json").read_text())["queue_depth"] == 2)
         assert gateway.process is not None
         os.kill(gateway.process.pid, signal.SIGSTOP)
         found = clinic.only("gateways")
@@ -565,13 +565,6 @@ def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: 
         blocked = clinic.only("gateways")
         assert blocked.verdict is Verdict.WARN and f"reconcile {AGENT} replay|discard --epoch" in blocked.mend
         assert another.stop() == 0
-
-
-def _until_state(gateway: GatewayProcess, depth: int) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while json.loads((gateway.root / "state.json").read_text())["queue_depth"] != depth:
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:

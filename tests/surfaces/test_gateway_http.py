@@ -20,7 +20,7 @@ from holdfast.primitives.queue import RequestState
 from holdfast.surfaces.http.bearer import bearer_token, same_token
 from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.sse import behind, event_id, place_of
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, served
 from tests.unit.scripted_agent import ScriptedAgent
 
@@ -128,7 +128,7 @@ def test_a_full_queue_is_429(idle: Served) -> None:
 def test_an_interrupt_is_recorded_and_reaches_a_busy_agent(tmp_path: Path) -> None:
     with served(tmp_path, ScriptedAgent(instant=False)) as gate:
         long = gate.prompt("long").json()["request_id"]
-        assert gate.agent.began.wait(30)
+        assert gate.agent.began.wait(PATIENCE_S)
         said = gate.http.post("/v1/requests", json={"schema_version": 1, "kind": "interrupt", "payload": {}})
         assert gate.ended(said.json()["request_id"])["result"]["stopped"] == long
         assert gate.ended(long)["error_code"] == "interrupted"
@@ -283,7 +283,7 @@ def test_detaching_is_asked_for_over_http(idle: Served) -> None:
 def test_waiting_ends_when_the_request_does_and_not_before(tmp_path: Path) -> None:
     with served(tmp_path, ScriptedAgent(instant=False)) as gate:
         request_id = gate.prompt("long").json()["request_id"]
-        assert gate.agent.began.wait(30)
+        assert gate.agent.began.wait(PATIENCE_S)
         early = gate.http.get(f"/v1/requests/{request_id}", params={"wait_s": 0.05}).json()
         assert early["state"] == "running"
         releaser = threading.Timer(0.1, gate.agent.answers.set)
@@ -364,7 +364,7 @@ def test_a_stream_ends_with_the_server_and_holds_nothing_up(tmp_path: Path) -> N
 
         def follow() -> None:
             with httpx.stream(
-                "GET", f"{gate.url}/v1/events", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30
+                "GET", f"{gate.url}/v1/events", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
             ) as stream:
                 begun.set()
                 for _ in stream.iter_lines():
@@ -373,8 +373,8 @@ def test_a_stream_ends_with_the_server_and_holds_nothing_up(tmp_path: Path) -> N
 
         thread = threading.Thread(target=follow)
         thread.start()
-        assert begun.wait(30)
-    thread.join(30)
+        assert begun.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert ended.is_set()
 
 
@@ -385,7 +385,7 @@ def test_what_was_acknowledged_by_a_stopping_server_is_stored(tmp_path: Path) ->
         begun = threading.Barrier(9)
 
         def ask(number: int) -> None:
-            with httpx.Client(base_url=gate.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+            with httpx.Client(base_url=gate.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S) as http:
                 body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": "x"}}
                 begun.wait()
                 while True:
@@ -401,7 +401,7 @@ def test_what_was_acknowledged_by_a_stopping_server_is_stored(tmp_path: Path) ->
         while len(acknowledged) < 50:
             threading.Event().wait(0.01)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     from holdfast.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(tmp_path / "queue.sqlite", boot_id="boot-1")

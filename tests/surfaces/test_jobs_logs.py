@@ -17,6 +17,7 @@ import holdfast as library
 from holdfast.adapters import flock, joblog
 from holdfast.adapters.joblog import JobLog
 from holdfast.kernel.store import Batch, Entry
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 LABEL = "tmux:a"
@@ -248,7 +249,7 @@ def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
 def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/s.sqlite"
     with multiprocessing.get_context("spawn").Pool(4) as pool:
-        pool.map_async(_crowd, [(url, str(tmp_path / "logs"))] * 4).get(120)
+        pool.map_async(_crowd, [(url, str(tmp_path / "logs"))] * 4).get(PATIENCE_S)
     with library.connect(url) as hf:
         log = JobLog(tmp_path / "logs", store="s")
         told = [entry for batch in hf.log.since() for entry in batch.entries]

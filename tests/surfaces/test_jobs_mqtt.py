@@ -17,13 +17,13 @@ from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import BROKER_CONNECT_S
 from holdfast.kernel.store import JOURNAL_TOPIC
+from tests.patience import PATIENCE_S
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
 
 LABEL = "tmux:a"
-PATIENCE_S = 60
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls and a password"])

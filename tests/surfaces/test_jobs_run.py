@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine, Ran
 
 pytestmark = pytest.mark.slow
 
 LABEL = "tmux:a"
-PATIENCE_S = 60
 
 
 @pytest.fixture

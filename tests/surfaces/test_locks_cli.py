@@ -18,8 +18,9 @@ from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
 from holdfast.surfaces.cli import entry, root
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine, Ran
-from tests.surfaces.locking import PATIENCE_S, Bench, end, remark
+from tests.surfaces.locking import Bench, end, remark
 
 Say = Callable[..., Ran]
 

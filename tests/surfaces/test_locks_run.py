@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.limits import LOCK_NAMES_MAX
-from tests.surfaces.locking import PATIENCE_S, Bench, Process, end, line, nested, remark, trapping
+from tests.patience import PATIENCE_S
+from tests.surfaces.locking import Bench, Process, end, line, nested, remark, trapping
 
 pytestmark = pytest.mark.slow
 

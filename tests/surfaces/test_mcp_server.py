@@ -17,6 +17,7 @@ import pytest
 import holdfast
 from holdfast.kernel.limits import LABEL_CHARS_MAX, MCP_CALLS_MAX, MCP_HANDLES_MAX, MCP_LINE_BYTES_MAX, MCP_WAIT_MAX_S
 from holdfast.surfaces.mcp.tools import TOOLS
+from tests.patience import PATIENCE_S
 from tests.stores.postgres_server import running
 from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
@@ -129,13 +130,13 @@ def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> 
     b.call("release", handle=handles[0])
     assert b.call("acquire", names=["one more"])["state"] == "held"
     calls = [b.begin("wait", handle=waiting, wait_s=25) for _ in range(MCP_CALLS_MAX + 1)]
-    refusal = next(as_completed(calls, timeout=20)).exception()
+    refusal = next(as_completed(calls, timeout=PATIENCE_S)).exception()
     assert isinstance(refusal, ToolError)
     assert refusal.code == "full"
     for call in calls:
         call.cancel()
         with suppress(CancelledError, ToolError):
-            call.result(30)
+            call.result(PATIENCE_S)
     assert b.call("wait", handle=waiting, wait_s=0)["state"] == "waiting"
     agent.call("release", handle=held["handle"])
 
@@ -228,7 +229,7 @@ def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_p
     raw.say("[" * 100_000)
     done = raw.ask(2, "tools/call", name="acquire", arguments={"names": ["x"]})
     assert done["structuredContent"] == json.loads(done["content"][0]["text"])
-    out, err = raw.process.communicate(timeout=30)
+    out, err = raw.process.communicate(timeout=PATIENCE_S)
     assert (raw.process.returncode, out) == (0, "")
     assert "skipped" in err
 
@@ -249,14 +250,13 @@ def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
         death = os.pidfd_open(pid)
         assert select.select([death], [], [], 30)[0]
         os.close(death)
-    assert client.wait(30) == -signal.SIGKILL
+    assert client.wait(PATIENCE_S) == -signal.SIGKILL
     client.stdout.close()
 
 
 # --- the store goes and comes ---
 
 
-@pytest.mark.timeout(120)
 def test_a_database_that_is_restarted_leaves_the_server_usable(tmp_path: Path) -> None:
     with running() as server:
         url = server.database()
@@ -292,7 +292,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
         "import sys; sys.modules['mcp'] = None\nfrom holdfast.surfaces.cli.root import run\n"
         "try:\n    run(['mcp', '--store', 'memory:'])\nexcept ValueError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.startswith("the MCP server needs mcp")
     assert done.stdout.endswith(": pip install '.[mcp]' in the checkout of Holdfast\n")
 
@@ -309,7 +309,6 @@ def test_without_an_input_it_says_so(tmp_path: Path) -> None:
     assert "standard input is closed" in said.err
 
 
-@pytest.mark.timeout(120)
 def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: Path) -> None:
     """Its client is not there any more to kill it, and asking the store about each lock would take a minute."""
     with running() as server:
@@ -322,7 +321,7 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
             held = raw.ask(number, "tools/call", name="acquire", arguments=arguments)["structuredContent"]
             assert held["state"] == "held"
         server.stop()
-        raw.process.communicate(timeout=20)
+        raw.process.communicate(timeout=PATIENCE_S)
         assert raw.process.returncode == 0
         server.start()
         with holdfast.connect(url) as hf:

@@ -19,6 +19,7 @@ from holdfast.kernel.errors import HoldfastError
 from holdfast.surfaces.mcp.answers import job_view
 from holdfast.surfaces.mcp.tools import TOOLS
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Document, ToolError, agents_on
 
 pytestmark = pytest.mark.slow
@@ -290,7 +291,7 @@ def test_a_prompt_that_is_taken_back_is_cancelled_if_it_was_not_begun(world: Wor
         assert time.monotonic() < end_s
     asked.cancel()
     with pytest.raises(CancelledError):
-        asked.result(30)
+        asked.result(PATIENCE_S)
     assert gateway.request(waiting[0]["request_id"], wait_s=20)["error_code"] == "cancelled"
     stopped = world.agent.call("send_request", agent=AGENT, kind="interrupt", wait_s=25)
     assert stopped["state"] == "completed"

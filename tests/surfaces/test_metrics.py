@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,9 +26,9 @@ from holdfast.surfaces.http.metrics import metrics_routes
 from holdfast.surfaces.http.serving import HttpServer, bound
 from holdfast.views.metrics import whole
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
-PATIENCE_S = 30.0
 Samples = dict[tuple[str, ...], float]
 
 
@@ -278,12 +278,12 @@ def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path,
         gateway.start()
         gateway.client.prompt("busy 30")
         gateway.client.prompt("short")
-        _until(lambda: samples(hf).get(("holdfast_gateway_queue_depth", AGENT, "running")) == 1)
+        until(lambda: samples(hf).get(("holdfast_gateway_queue_depth", AGENT, "running")) == 1)
         found = samples(hf)
         assert found["holdfast_gateway_up", AGENT] == 1
         assert found["holdfast_gateway_queue_depth", AGENT, "accepted"] == 1
         assert found["holdfast_gateway_blocked", AGENT, "reconciliation"] == 0
-        _until(lambda: json.loads((gateway.root / "state.json").read_text())["queue_depth"] == 2)
+        until(lambda: json.loads((gateway.root / "state.json").read_text())["queue_depth"] == 2)
         assert gateway.process is not None
         os.kill(gateway.process.pid, signal.SIGSTOP)
         begun_s = time.monotonic()
@@ -389,10 +389,3 @@ def served(hf: Holdfast) -> Iterator[httpx.Client]:
         yield client
     server.stop()
     thread.join(PATIENCE_S)
-
-
-def _until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from holdfast.app import connect
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -34,11 +35,11 @@ class Server:
         self.process = process
         self.told: dict[str, Any] = json.loads(process.stdout.readline())
         token = Path(self.told["token_file"]).read_text().strip()
-        self.http = httpx.Client(base_url=self.told["url"], headers={"Authorization": f"Bearer {token}"}, timeout=30)
+        self.http = httpx.Client(base_url=self.told["url"], headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -153,10 +154,10 @@ def test_nothing_that_was_accepted_is_lost_when_it_stops(say: CommandLine) -> No
         threads = [threading.Thread(target=_register, args=(server, accepted, enough)) for _ in range(8)]
         for thread in threads:
             thread.start()
-        assert enough.wait(30)
+        assert enough.wait(PATIENCE_S)
         assert server.end() == 0
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
     with connect(say.environment["HOLDFAST_STORE"]) as hf:
         there = {job.job_id for job in hf.jobs.list_jobs()}
     assert len(accepted) >= 40 and set(accepted) <= there
@@ -164,7 +165,7 @@ def test_nothing_that_was_accepted_is_lost_when_it_stops(say: CommandLine) -> No
 
 def _register(server: Server, accepted: list[str], enough: threading.Event) -> None:
     headers = dict(server.http.headers)
-    with httpx.Client(base_url=server.told["url"], headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=server.told["url"], headers=headers, timeout=PATIENCE_S) as client:
         while True:
             try:
                 answer = client.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})

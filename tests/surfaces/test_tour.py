@@ -15,9 +15,8 @@ from holdfast.primitives.locks.oversight import Oversight
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, jobs, locks
 from holdfast.surfaces.cli.tour.stage import Stage, filled
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
-PATIENCE_S = 240
 _RUN = """
 import sys
 from holdfast.surfaces.cli import root, tour
@@ -34,7 +33,7 @@ def played(folder: Path, part: str = "", **environment: str) -> "subprocess.Comp
     if "PYTHONPATH" in os.environ:
         around["PYTHONPATH"] = os.environ["PYTHONPATH"]
     command = [sys.executable, "-c", _RUN, part]
-    done = subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
     assert list(temporary.iterdir()) == [], "the tour left something behind"
     assert str(temporary) not in _running(), "the tour left somebody behind"
     return done
@@ -81,7 +80,7 @@ def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None
     while "✓" not in playing.stdout.readline():
         continue
     playing.send_signal(number)
-    assert playing.wait(30) != 0
+    assert playing.wait(PATIENCE_S) != 0
     playing.stdout.close()
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) not in _running()
@@ -96,7 +95,7 @@ def test_killed_with_9_it_leaves_nothing_either(short: Path, part: str) -> None:
         continue
     assert _running().count(f"TMUX_TMPDIR={short}") > 0
     playing.kill()
-    playing.wait(30)
+    playing.wait(PATIENCE_S)
     playing.stdout.close()
     until(lambda: str(short) not in _running() and not list(short.iterdir()))
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.app import Holdfast, connect
+from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
-from tests.surfaces.locking import HOLDING, PATIENCE_S, Process, end, line, remark, trapping
+from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
 pytestmark = pytest.mark.slow
 

@@ -19,6 +19,7 @@ from holdfast.kernel.debris import Debris, Leftover
 from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.files.store import FilesStore
+from tests.patience import PATIENCE_S
 from tests.unit.agent_world import LEASE_S, STORES, World, agent_database, world_of
 
 __all__ = ["agent_database"]
@@ -287,9 +288,9 @@ def test_no_live_record_is_lost_while_publishers_publish(kind: str, tmp_path: Pa
         for thread in (cleaning, *publishing):
             thread.start()
         for thread in publishing:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         done.set()
-        cleaning.join(60)
+        cleaning.join(PATIENCE_S)
         assert lost == []
         assert reports and not any(report.failed for report in reports)
         assert len(world.agents.list_agents(fresh=True)) == 3

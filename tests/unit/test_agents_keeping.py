@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.agents.keeping import Keeping
+from tests.patience import PATIENCE_S
 from tests.unit.agent_world import STORES, World, agent_database, world_of
-from tests.unit.test_locks import PATIENCE_S
 
 __all__ = ["agent_database"]
 

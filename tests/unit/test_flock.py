@@ -12,7 +12,7 @@ import pytest
 from holdfast.adapters import flock
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
-from tests.unit.test_locks import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 
 def test_one_has_it_at_a_time(tmp_path: Path) -> None:

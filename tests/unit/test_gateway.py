@@ -1,7 +1,7 @@
 """The gateway's rules: admission, epochs, reconciliation, restarts, interrupts, and a worker that survives everything."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.faults import at_point
+from tests import patience
+from tests.patience import PATIENCE_S
 from tests.unit.scripted_agent import ScriptedAgent
 
 AGENT = "gpu"
@@ -269,8 +271,8 @@ def test_a_swap_between_claim_and_delivery_is_caught(desk: Desk, where: str) -> 
         swapped.set()
     try:
         with working(gateway):
-            assert swapped.wait(30)
-            wait_for(lambda: gateway.status().request_admission == "blocked_reconciliation")
+            assert swapped.wait(PATIENCE_S)
+            patience.until(lambda: gateway.status().request_admission == "blocked_reconciliation")
             kept = until(gateway, old, RequestState.ACCEPTED)
     finally:
         faults.hook = None
@@ -293,15 +295,6 @@ def test_what_was_claimed_while_an_operator_decided_waits_for_a_decision_too(des
     with working(gateway):
         assert ended(gateway, old).state is RequestState.COMPLETED
     assert agent.received == [("two", "old")]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    done = threading.Event()
-    for _ in range(1500):
-        if condition():
-            return
-        done.wait(0.02)
-    raise AssertionError("it never came")
 
 
 def test_what_ran_when_the_gateway_died_is_ended_and_the_rest_kept_in_order(desk: Desk) -> None:
@@ -393,7 +386,7 @@ def test_a_gateway_that_was_taken_over_ends(desk: Desk) -> None:
         second = desk.gateway(ScriptedAgent())
         ask(second, "x")
         first.queue.change(lambda tx, _: tx.notify("queue/gpu"))
-        assert lost.wait(30)
+        assert lost.wait(PATIENCE_S)
 
 
 def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: Desk) -> None:
@@ -435,7 +428,7 @@ def test_an_interrupt_reaches_a_busy_agent_and_ends_what_runs(desk: Desk) -> Non
     gateway = desk.gateway(agent)
     with working(gateway):
         long, behind = ask(gateway, "long"), ask(gateway, "behind")
-        assert agent.began.wait(30)
+        assert agent.began.wait(PATIENCE_S)
         urgent = interrupt(gateway)
         assert ended(gateway, urgent).result == {"disposition": "accepted", "stopped": long.request_id}
         stopped = ended(gateway, long)
@@ -510,10 +503,10 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Des
         agent.broken.clear()
         assert ended(gateway, ask(gateway, "3")).state is RequestState.COMPLETED
         agent.broken["inspect"] = OSError("blind")
-        wait_for(lambda: gateway.status().managed_agent_connectivity == "unavailable")
+        patience.until(lambda: gateway.status().managed_agent_connectivity == "unavailable")
         assert "blind" in gateway.status().detail
         agent.broken.clear()
-        wait_for(lambda: gateway.status().request_admission == "open")
+        patience.until(lambda: gateway.status().request_admission == "open")
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)])
@@ -551,7 +544,7 @@ def test_stopping_gives_up_what_runs_and_says_so(desk: Desk) -> None:
     with working(gateway):
         request = ask(gateway, "long")
         waiting = ask(gateway, "waits")
-        assert agent.began.wait(30)
+        assert agent.began.wait(PATIENCE_S)
     gateway.detach()
     done = gateway.queue.get(request.request_id)
     assert (done.error_code, done.receipt) == ("interrupted_by_restart", Receipt.DELIVERED)
@@ -672,7 +665,7 @@ def test_an_interrupt_is_taken_though_the_queue_is_full(desk: Desk) -> None:
     gateway = desk.gateway(agent)
     running, *_ = [ask(gateway, str(n)) for n in range(8)]
     with working(gateway):
-        assert agent.began.wait(30)
+        assert agent.began.wait(PATIENCE_S)
         with pytest.raises(Full):
             ask(gateway)
         assert ended(gateway, interrupt(gateway)).state is RequestState.COMPLETED

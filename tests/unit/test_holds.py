@@ -25,7 +25,8 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.renewing import Mine
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_locks import PATIENCE_S, STORES, Machine, lock_database, open_store
+from tests.patience import PATIENCE_S
+from tests.unit.test_locks import STORES, Machine, lock_database, open_store
 
 __all__ = ["lock_database"]
 

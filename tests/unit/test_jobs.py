@@ -29,6 +29,7 @@ from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
 from holdfast.stores import waking
 from holdfast.testing.clock import ManualClock
+from tests.patience import NEVER_S, PATIENCE_S
 from tests.unit.test_locks import open_store
 
 LABEL = "tmux:a"
@@ -264,21 +265,21 @@ class Waiter:
             self._asleep.set()
             return wait(ears, timeout_s, **more)
 
-        monkeypatch.setattr(waking, "WAIT_RECHECK_S", 60)
+        monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
         monkeypatch.setattr(waking.FdListener, "wait", told)
 
     def fall_asleep(self) -> None:
         """Return when it has looked in vain: from here on only a notice can bring it a job in time."""
         self._thread.start()
-        assert self._asleep.wait(20)
+        assert self._asleep.wait(PATIENCE_S)
 
     def got(self) -> Job | None:
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "nobody woke it"
         return self._got[0]
 
     def _pick(self) -> None:
-        self._got.append(self._jobs.pick_pending(LABEL, wait_s=50))
+        self._got.append(self._jobs.pick_pending(LABEL, wait_s=NEVER_S))
 
 
 def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
 from holdfast.stores.memory import MemoryStore
+from tests.patience import PATIENCE_S
 
 FOREIGN = b"another program was here\n"
 
@@ -188,7 +189,7 @@ def test_many_at_once_write_each_line_once(mirrored: Mirrored) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     mirrored.mirror.catch_up()
     revisions = [msgspec.json.decode(line)["revision"] for line in mirrored.lines()]
     assert len(revisions) == 80 and revisions == sorted(set(revisions))

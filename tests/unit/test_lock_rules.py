@@ -21,8 +21,7 @@ from holdfast.primitives.locks.turns import Suspect
 from holdfast.primitives.locks.waiting import Watch, of_hold
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -28,14 +28,13 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.patience import NEVER_S, PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
 
 T = TypeVar("T")
 
-PATIENCE_S = 20.0
-"""Long enough for any machine; nothing here takes it unless it fails."""
 
 STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
@@ -322,7 +321,7 @@ def world_of(kind: str, folder: Path, request: pytest.FixtureRequest, settings: 
     world = World(open_store(kind, folder, clock, request), clock, settings)
     try:
         # Nobody looks again by itself, so that a wake-up that is missing shows.
-        with mock.patch.object(waking, "WAIT_RECHECK_S", 10 * PATIENCE_S):
+        with mock.patch.object(waking, "WAIT_RECHECK_S", NEVER_S):
             yield world
     finally:
         world.close()

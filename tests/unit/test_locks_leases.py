@@ -26,7 +26,8 @@ from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_locks import PATIENCE_S, STORES, Failing, Machine, Watches, World, lock_database, watches, world_of
+from tests.patience import PATIENCE_S
+from tests.unit.test_locks import STORES, Failing, Machine, Watches, World, lock_database, watches, world_of
 
 __all__ = ["lock_database", "watches"]
 

@@ -20,8 +20,8 @@ from holdfast.primitives.locks.picture import Alive
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, Counting
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.test_locks import (
-    PATIENCE_S,
     STORES,
     Failing,
     Machine,

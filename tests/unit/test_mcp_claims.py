@@ -28,8 +28,7 @@ from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.surfaces.mcp.tools.locks import AcquireArguments, WaitArguments, acquire, wait
 from holdfast.surfaces.mcp.tools.recipes import YieldOrSwapArguments, yield_or_swap
 from holdfast.testing.clock import ManualClock
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -36,8 +36,9 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.record import LOCKS
 from holdfast.testing.clock import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.network_world import STORES, World, host, world_of
-from tests.unit.test_locks import PATIENCE_S, Machine, Waiter, lock_database
+from tests.unit.test_locks import Machine, Waiter, lock_database
 
 __all__ = ["lock_database"]
 

@@ -13,6 +13,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.stores.waking import readable
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_the_processes_above_are_known_parent_first() -> None:
         "print(os.getppid(), *(one.pid for one in Procfs().ancestors()))"
     )
     shell = ["bash", "-c", f'echo $$; "{sys.executable}" -c "$1"; exit $?', "bash", script]
-    done = subprocess.run(shell, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(shell, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     shell_pid, parent, first, second, *_ = done.stdout.split()
     assert (parent, first, second) == (shell_pid, shell_pid, str(os.getpid()))
     me = Procfs().current()

@@ -18,7 +18,7 @@ from holdfast.kernel.store import Listener
 from holdfast.places import swap_lock_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import faults
-from tests.unit.test_locks import PATIENCE_S
+from tests.patience import PATIENCE_S
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
 
 __all__ = ["lock_database"]

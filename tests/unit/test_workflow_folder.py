@@ -26,6 +26,7 @@ from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Space
 from holdfast.primitives.journal import Journal
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.patience import PATIENCE_S
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OWNER = Holder(host_id="h", boot_id="b", pid_ns=4, pid=5, start_ticks=678, label="me")
@@ -172,7 +173,7 @@ def test_another_program_is_kept_out_and_keeps_us_out_by_the_folders_lock(folder
         thread.start()
         assert not registered.is_set()
         assert folder.workflows._room.look().workflows == []
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert registered.is_set()
 
 
