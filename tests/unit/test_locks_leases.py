@@ -152,7 +152,7 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
 
 
 def test_the_rest_of_a_set_is_kept_when_its_job_has_let_go_of_a_part(timed: World) -> None:
-    """It was taken for lost, and given no sign of life any more: from another machine somebody took it under its live holder."""
+    """It was taken for lost, and given no sign of life any more: from another machine it was taken under its live holder."""
     grant, part = timed.locks.acquire(["a", "b"], by="job"), timed.locks.acquire(["b", "c"], by="job")
     timed.locks.free("a", by="job")
     timed.clock.advance(LOCK_LEASE_S * 0.9)

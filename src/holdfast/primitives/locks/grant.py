@@ -27,8 +27,8 @@ class Grant:
     all of them. Releasing this grant frees `taken`, the names that it took itself, which are none for a re-entered one.
 
     Promised: as long as this grant is neither released nor lost, no other job has been granted any of its names in a way that
-    conflicts, but for those that its own job let go of by `Locks.free`. Not promised: that this process notices at once when it is lost; a program that was stopped and continued may
-    write once more before it does, which is what the token is for.
+    conflicts, but for those that its own job let go of by `Locks.free`. Not promised: that this process notices at once when it
+    is lost; a program that was stopped and continued may write once more before it does, which is what the token is for.
     """
 
     __slots__ = (
