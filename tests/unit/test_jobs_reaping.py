@@ -14,7 +14,7 @@ from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping, registry, writi
 from holdfast.domains.jobs.record import JOBS
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel import token as tokens
-from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue
+from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
@@ -464,3 +464,65 @@ def test_the_lowest_priority_of_all_keeps_nobody_from_a_list(world: World) -> No
     assert [job.job_id for job in world.jobs.list_jobs()] == ids
     assert [job.job_id for job in world.jobs.list_jobs(agent_session=LABEL, limit=2)] == ids[-2:]
     assert world.pick().job_id == ids[1]
+
+
+class Unsure:
+    """A commit that is not answered: done all the same, or not."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *, done: bool) -> None:
+        self._world = world
+        self._monkeypatch = monkeypatch
+        self._done = done
+        self._transact = world.store.transact
+
+    def __enter__(self) -> None:
+        self._monkeypatch.setattr(self._world.store, "transact", self._unanswered)
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.undo()
+
+    def _unanswered(self, body: Any, **more: Any) -> Any:
+        class Undone(Exception):
+            pass
+
+        def undone(tx: Tx) -> None:
+            body(tx)
+            raise Undone
+
+        if self._done:
+            self._transact(body, **more)
+        else:
+            with pytest.raises(Undone):
+                self._transact(undone, **more)
+        raise StoreUnavailable("lost at its commit", outcome="unknown")
+
+
+def test_what_a_live_worker_was_given_without_an_answer_is_put_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was nobody's to work on, and ended in error when its time was over: after an outage, one for each worker."""
+    worker = world.worker(7)
+    ids = [world.register(str(number)).job_id for number in range(3)]
+    world.jobs.reap()
+    with Unsure(world, monkeypatch, done=True), pytest.raises(StoreUnavailable):
+        world.jobs.pick_pending(LABEL, holder=worker)
+    assert world.jobs.get_job(ids[0]).claimed_by == worker
+    first = world.pick(worker)
+    assert (first.job_id, first.attempt, first.deaths) == (ids[0], 2, 0)
+    with Unsure(world, monkeypatch, done=True), pytest.raises(StoreUnavailable):
+        world.jobs.finish_and_pick(first.job_id, "completed", token=first.token or 0, holder=worker)
+    with pytest.raises(Fenced):
+        world.jobs.finish_and_pick(first.job_id, "completed", token=first.token or 0, holder=worker)
+    assert world.jobs.get_job(ids[1]).status is JobStatus.PENDING
+    assert [change["why"] for change in world.told() if "why" in change] == ["unanswered"] * 2
+    assert world.pick(worker).job_id == ids[1]
+
+
+def test_a_claim_that_came_to_nothing_takes_no_other_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its token was not given, and the next one to claim the job may have got it."""
+    world.register()
+    world.jobs.reap()
+    with Unsure(world, monkeypatch, done=False), pytest.raises(StoreUnavailable):
+        world.jobs.pick_pending(LABEL, holder=world.worker(7))
+    theirs = world.registry(2).pick_pending(LABEL, holder=world.worker(8))
+    assert theirs is not None
+    assert world.jobs.pick_pending(LABEL) is None
+    assert world.jobs.get_job(theirs.job_id) == theirs

@@ -535,9 +535,10 @@ def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(world: World,
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), world.process(2).swap("B"):
-        monkeypatch.setattr(world.store, "transact", interrupted)
-        raise KeyboardInterrupt
+    swap = world.process(2).swap("B").__enter__()
+    monkeypatch.setattr(world.store, "transact", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        swap.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     monkeypatch.undo()
     with world.process(3).swap("C", timeout_s=0):
         pass

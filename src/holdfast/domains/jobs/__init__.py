@@ -8,6 +8,7 @@ steps.py        what a record becomes by a step, and why one is refused
 writing.py      a change is a record, a journal entry and notices
 registry.py     register, pick, finish and pick, update, heartbeat, get and list
 reaping.py      ending what nobody works on
+unanswered.py   putting back what nobody knows of
 listing.py      jobs in order, read in pages
 pruning.py      removing what ended long ago
 events.py       an event, its signature, and where events wait to be sent

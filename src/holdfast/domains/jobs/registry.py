@@ -11,6 +11,7 @@ from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reaping import Reaper
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, JOBS, TIMEOUT_S, Job, JobStatus
+from holdfast.domains.jobs.unanswered import Unanswered
 from holdfast.domains.jobs.writing import job_topic, queue_topic, write
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder, Processes
@@ -55,6 +56,7 @@ class Jobs:
         self._journal = journal
         self._keep = keep or _DEFAULTS
         self._reaper = Reaper(store, journal, processes)
+        self._unanswered = Unanswered(store, journal)
 
     def register_job(
         self,
@@ -118,8 +120,9 @@ class Jobs:
 
         Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
         works on it: when it dies, the job is pending again. Without one, as for a one-shot command, only its time limits end
-        the claim. A wait also ends when the descriptor `stop_fd` becomes readable. Raises InvalidName, and InvalidValue for a
-        `wait_s` that is no number.
+        the claim. A wait also ends when the descriptor `stop_fd` becomes readable. What a holder may have been given by a call
+        that was not answered is put back by its process's next one. Raises InvalidName, and InvalidValue for a `wait_s` that
+        is no number.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
@@ -219,7 +222,8 @@ class Jobs:
             write(tx, self._journal, row.record, picked)
             return Finished(done, picked)
 
-        finished = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        scope = _JOBS_ALONE if also is None else also.scope
+        finished = self._unanswered.claim(body, lambda found: found.picked, scope=scope)
         _warn(damaged)
         return finished
 
@@ -364,7 +368,7 @@ class Jobs:
             write(tx, self._journal, row.record, job)
             return job
 
-        job = self._store.transact(body, scope=_JOBS_ALONE)
+        job = self._unanswered.claim(body, lambda found: found, scope=_JOBS_ALONE)
         _warn(damaged)
         return job
 

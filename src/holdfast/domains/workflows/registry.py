@@ -88,10 +88,10 @@ class Workflows:
         return Registering(self._room, terms).within(check_seconds(wait_s, "wait_s"), on_wait, stop_fd)
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
-        """Extend a workflow from now, on the store's clock, by its time to live or by another, which it has from then on. A clock
-        that was stepped back takes nothing away.
+        """Extend a workflow from now, on the store's clock, by its time to live or by another, which it has from then on.
 
-        Raises LeaseLost when it was swept, Fenced when another has registered under the name since.
+        A clock that was stepped back takes nothing away. Raises LeaseLost when it was swept, Fenced when another has registered
+        under the name since.
         """
         check_id(name, "workflow")
         if ttl_s is not None:

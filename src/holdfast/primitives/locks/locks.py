@@ -367,8 +367,8 @@ class Locks(Oversight):
         )
 
     def _ends_s(self, hold: Hold) -> float:
-        """When a grant is over by itself, on this process's clock. Without a time of its own it never is while its process lives:
-        a lease that ran out, in an outage or while the process was stopped, is renewed if nobody took it."""
+        """When a grant is over by itself, on this process's clock. Without a time of its own it never is while its process
+        lives: a lease that ran out, in an outage or while the process was stopped, is renewed if nobody took it."""
         if not hold.lease.explicit:
             return math.inf
         # By the store's clock: it may have been granted long before this process woke to take it.

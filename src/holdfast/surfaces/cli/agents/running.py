@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 
 import click
 
@@ -16,7 +17,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST
 from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
 from holdfast.surfaces.cli.output import remark
@@ -71,20 +72,8 @@ def run(
     wish = Wish(
         name, command, agent_id, generation_id, tool, session_name, session_root, agent_def_dir, lease_s, take_over=take_over
     )
-    passing = Passing()
-    # Before the store is opened, so that the command inherits nothing of it.
-    child = Child(command, passing.before, undone="the agent was removed")
-    try:
-        passing.begin(Interrupting(passing, child))
-        return _as_agent(wish, child, passing, on_lost=on_lost, as_json=as_json)
-    except Interrupted as stopped:
-        if stopped.number != signal.SIGCHLD:
-            raise
-        remark(f"the process that was to become {command[0]} was killed before it began: it was not run")
-        return child.wait()
-    finally:
-        passing.deliver = drop
-        child.dismiss()
+    attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json)
+    return attended(command, attend, undone="the agent was removed")
 
 
 def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:

@@ -8,7 +8,7 @@ import errno
 import os
 import shlex
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Unavailable
 from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED, Interrupted, Passing, drop
-from holdfast.surfaces.cli.output import printable
+from holdfast.surfaces.cli.output import printable, remark
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -35,9 +35,7 @@ class Child:
     processes.
     """
 
-    def __init__(
-        self, command: list[str], mask: Collection[int], *, undone: str = "the lock was released", bound: bool = False
-    ) -> None:
+    def __init__(self, command: list[str], mask: Collection[int], *, undone: str, bound: bool) -> None:
         told, self._telling = os.pipe()
         try:
             self.pid = os.fork()
@@ -114,6 +112,27 @@ class Interrupting:
         if arrived.si_signo != signal.SIGCHLD or self._child.ended():
             self._passing.deliver = drop
             raise Interrupted(arrived.si_signo)
+
+
+def attended(
+    command: list[str], attend: Callable[[Child, Passing], int], *, undone: str = "the lock was released", bound: bool = False
+) -> int:
+    """Have a process become a command under a claim, and return its exit status. `attend` takes the claim, lets the process
+    begin, and waits for it; ended before that, by whatever comes, it never becomes the command. For the rest see `Child`."""
+    passing = Passing()
+    # Before the store is opened, so that the command inherits nothing of it.
+    child = Child(command, passing.before, undone=undone, bound=bound)
+    try:
+        passing.begin(Interrupting(passing, child))
+        return attend(child, passing)
+    except Interrupted as stopped:
+        if stopped.number != signal.SIGCHLD:
+            raise
+        remark(f"the process that was to become {command[0]} was killed while it waited: it was not run")
+        return child.wait()
+    finally:
+        passing.deliver = drop
+        child.dismiss()
 
 
 def _same_group(pid: int) -> bool:

@@ -1,8 +1,8 @@
 """`holdfast locks run`: a command under a lock."""
 
 import os
-import signal
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -13,7 +13,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST, Losing
 from holdfast.surfaces.cli.locks.options import (
     JOB_VARIABLE,
@@ -25,7 +25,7 @@ from holdfast.surfaces.cli.locks.options import (
     priority_option,
     quiet_option,
 )
-from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.telling import Telling
 from holdfast.surfaces.cli.output import remark
 
@@ -142,24 +142,12 @@ def run(
         quiet=quiet,
         on_lost=on_lost,
     )
-    passing = Passing()
-    # Before the store is opened, so that the command inherits nothing of it.
-    child = Child(command, passing.before)
     try:
-        passing.begin(Interrupting(passing, child))
-        return _under_lock(wish, child, passing, label=os.path.basename(command[0]))
+        return attended(command, partial(_under_lock, wish, label=os.path.basename(command[0])))
     except LockTimeout as error:
         if not quiet:
             remark(error.message)
         return status_of(error).exit if conflict_exit_code is None else conflict_exit_code
-    except Interrupted as stopped:
-        if stopped.number != signal.SIGCHLD:
-            raise
-        remark(f"the process that was to become {command[0]} was killed while it waited: it was not run")
-        return child.wait()
-    finally:
-        passing.deliver = drop
-        child.dismiss()
 
 
 def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -10,9 +11,9 @@ from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
-from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.workflows.words import Telling
@@ -79,20 +80,8 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
     """
     if not words:
         raise click.UsageError("no command is given: say `holdfast swap to RECIPE -- COMMAND`")
-    passing = Passing()
-    # Before the store is opened, so that the command inherits nothing of it.
-    child = Child(list(words), passing.before, undone="the swap has failed, and nothing has changed", bound=True)
-    try:
-        passing.begin(Interrupting(passing, child))
-        return _swap(_Wish(recipe, grace_s, timeout_s, policy, quiet), child, passing)
-    except Interrupted as stopped:
-        if stopped.number != signal.SIGCHLD:
-            raise
-        remark(f"the process that was to become {words[0]} was killed while it waited: it was not run")
-        return child.wait()
-    finally:
-        passing.deliver = drop
-        child.dismiss()
+    attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, quiet))
+    return attended(list(words), attend, undone="the swap has failed, and nothing has changed", bound=True)
 
 
 def _swap(wish: _Wish, child: Child, passing: Passing) -> int:

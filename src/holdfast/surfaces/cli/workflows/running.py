@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -11,9 +12,9 @@ from holdfast.app import Holdfast
 from holdfast.domains.workflows import Work
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, Interrupting
+from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import quiet_option
-from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.workflows.options import (
@@ -90,20 +91,8 @@ def run(
     if not words:
         raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
     wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, wait_s, quiet)
-    passing = Passing()
-    # Before the store is opened, so that the command inherits nothing of it.
-    child = Child(list(words), passing.before, undone="the workflow was released")
-    try:
-        passing.begin(Interrupting(passing, child))
-        return _as_workflow(wish, child, passing, label=os.path.basename(words[0]))
-    except Interrupted as stopped:
-        if stopped.number != signal.SIGCHLD:
-            raise
-        remark(f"the process that was to become {words[0]} was killed while it waited: it was not run")
-        return child.wait()
-    finally:
-        passing.deliver = drop
-        child.dismiss()
+    attend = partial(_as_workflow, wish, label=os.path.basename(words[0]))
+    return attended(list(words), attend, undone="the workflow was released")
 
 
 def _as_workflow(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:
