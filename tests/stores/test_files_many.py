@@ -2,18 +2,20 @@
 reader, and the others are not looked at."""
 
 import json
+import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from threading import Barrier
 
 import pytest
 
 from holdfast.kernel.errors import RecordInvalid
 from holdfast.kernel.limits import FILES_WATCHED_FROM
-from holdfast.kernel.store import Store
+from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import drawer, watch
 from holdfast.stores.files.store import FilesStore
 from tests.stores.files_spaces import CARDS, Host, open_files, put
@@ -237,3 +239,30 @@ def _watches() -> int:
         for fd in os.listdir("/proc/self/fd")
         if os.path.lexists(f"/proc/self/fd/{fd}")
     )
+
+
+def _change_and_compare(task: tuple[str, int]) -> int:
+    """Change records at random, each time comparing what is known of all of them with what lies there."""
+    root, seed = Path(task[0]), task[1]
+    random, store = Random(seed), open_files(root)
+
+    def body(tx: Tx) -> None:
+        there = {path.stem: json.loads(path.read_text())["ip"] for path in (root / "cards").glob("*.json")}
+        assert {row.key: row.record.ip for row in tx.find(CARDS, "ip")} == there
+        for _ in range(random.randint(1, 3)):
+            key = f"c{random.randrange(MANY + 20):04}"
+            if random.random() < 0.2:
+                tx.delete(CARDS, key)
+            else:
+                tx.put(CARDS, key, Host(ip=f"{random.randrange(10_000):04}"))
+
+    for _ in range(60):
+        store.transact(body, scope=[CARDS])
+    store.close()
+    return seed
+
+
+def test_several_processes_know_what_lies_there(root: Path, cards: Path) -> None:
+    assert cards.is_dir()
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.map(_change_and_compare, [(str(root), seed) for seed in range(3)], chunksize=1) == [0, 1, 2]
