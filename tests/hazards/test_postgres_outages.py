@@ -64,19 +64,21 @@ def test_those_who_only_watch_wait_until_the_server_is_back(server: Server, tmp_
     url = server.database()
     with holdfast.connect(url) as hf:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
+        hf.job_events.publish(job_id, "started")
         watched = _begin(tmp_path, url, "jobs", "watch", job_id)
         following = _begin(tmp_path, url, "log", "--follow")
-        assert watched.stderr is not None and following.stdout is not None and following.stderr is not None
+        assert watched.stdout is not None and following.stdout is not None
+        assert watched.stderr is not None and following.stderr is not None
+        assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
         server.stop()
         # Longer than a transaction is tried for.
         for one in (watched.stderr, following.stderr):
             assert "Still watching" in one.readline()
         server.start()
-        hf.jobs.update_status(job_id, "running")
-        assert "job.status_changed" in following.stdout.readline()
-        following.terminate()
         hf.jobs.update_status(job_id, "completed")
+        assert any("to=completed" in line for line in following.stdout)
+        following.terminate()
         said, _ = watched.communicate(timeout=60)
         assert (watched.returncode, said) == (0, f"{job_id} is completed\n")
         following.communicate(timeout=60)

@@ -46,6 +46,8 @@ class Watch:
         self._deaf: set[Reach] = set()
         self._heard: list[Message] = []
         self._lively_s = time.monotonic()
+        self.away: Unavailable | None = None
+        """Why the last look came to nothing, if the store did not answer."""
         unfinished = [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")] if self._any else []
         for job in unfinished:
             self._begin(job)
@@ -57,13 +59,13 @@ class Watch:
         begun_s = time.monotonic()
         outage = Outage()
         while True:
-            away: Unavailable | None = None
             try:
                 self._look()
+                self.away = None
                 outage.over()
             except Unavailable as error:
                 # A database that is restarted comes back, and what is watched has not ended with it.
-                away = error
+                self.away = error
             if (status := self._verdict()) is not None:
                 return status
             limits = [begun_s + timeout_s] if timeout_s is not None else []
@@ -71,10 +73,11 @@ class Watch:
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
                 waiting = ", ".join(job_id for job_id in self._seen if job_id not in self._over) or "any job"
-                remark(f"time ran out before the end of {waiting}: `holdfast jobs get --job ID` shows where it stands")
+                why = "" if self.away is None else f" ({self.away.message})"
+                remark(f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` shows where it stands")
                 return _TIMED_OUT
-            if away is not None:
-                outage.wait(away, left_s)
+            if self.away is not None:
+                outage.wait(self.away, left_s)
             else:
                 self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
 
