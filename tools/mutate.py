@@ -1,6 +1,6 @@
 """Break each rule of kernel and primitives, one at a time, and see that the suite notices.
 
-    python -m tools.mutate                 all of tools/mutants.py; writes docs/mutation.md
+    python -m tools.mutate                 all of tools/mutants; writes docs/mutation.md
     python -m tools.mutate --left          those that are not on that page yet, and its survivors
     python -m tools.mutate --only lease    those whose rule or file has that in it; writes their rows anew
     python -m tools.mutate --list          breaks nothing: tells what would be tried, and what cannot be made any more
@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tools.mutants import LOCK_TESTS, MUTANTS, TESTS, Mutant
+from tools.mutants import MUTANTS, TESTS, Mutant
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "mutation.md"
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 def nearest(mutant: Mutant) -> Sequence[str]:
     """The tests that must notice it, the nearest first."""
-    return TESTS.get(mutant.file, LOCK_TESTS)
+    return TESTS[mutant.file]
 
 
 def broken(mutant: Mutant, code: str) -> str:
@@ -156,7 +156,7 @@ def page(noticed: Mapping[str, str]) -> str:
         "# Mutation",
         "",
         "Each rule of kernel and primitives, broken on purpose, and the first test that noticed. Written by `make mutate`,",
-        "which makes each change of `tools/mutants.py` in a copy of the project, runs the tests nearest to it but for those on",
+        "which makes each change of `tools/mutants` in a copy of the project, runs the tests nearest to it but for those on",
         "SQLite and PostgreSQL, and stops at the first failure. A rule that nothing notices is a survivor.",
         "",
         f"{len(tried_ones)} rules broken, {len(tried_ones) - survived} noticed, {survived} survived.",

@@ -275,7 +275,12 @@ def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None
         TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
 
 
-def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: TmuxAgent) -> None:
+@pytest.mark.parametrize("older", [False, True])
+def test_two_gateways_do_not_type_into_one_session(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    if older:
+        monkeypatch.setattr(tmux_screen, "_since_3_2", lambda _: False)
     there = instance(agent)
     other = make(tmux, agent="builder")
     with pytest.raises(Held, match=r"the gateway of helper, pid .* types into tmux session claude already"):
@@ -289,6 +294,8 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
     with pytest.raises(Held, match="the gateway of builder"):
         agent.inspect()
     assert tmux.heard() == [b"first", b"second"]
+    other.close()
+    assert MARK not in tmux("show-options", "-t", "=claude:") + tmux("show-options", "-p", "-t", "=claude:")
 
 
 def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: TmuxAgent) -> None:

@@ -4,9 +4,12 @@ HOLDFAST_RESTARTS and HOLDFAST_CUTS set how often; a run of the suite does it a 
 """
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +58,36 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
     with holdfast.connect(url) as hf:
         check(hf, told, follower.seen)
     assert all(one.counted >= RESTARTS for one in told)
+
+
+def test_those_who_only_watch_wait_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
+    url = server.database()
+    with holdfast.connect(url) as hf:
+        job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
+        hf.job_events.publish(job_id, "started")
+        watched = _begin(tmp_path, url, "jobs", "watch", job_id)
+        following = _begin(tmp_path, url, "log", "--follow")
+        assert watched.stdout is not None and following.stdout is not None
+        assert watched.stderr is not None and following.stderr is not None
+        assert watched.stdout.readline() == f"{job_id} #1 started\n"
+        assert "job.registered" in following.stdout.readline()
+        server.stop()
+        # Longer than a transaction is tried for.
+        for one in (watched.stderr, following.stderr):
+            assert "Still watching" in one.readline()
+        server.start()
+        hf.jobs.update_status(job_id, "completed")
+        assert any("to=completed" in line for line in following.stdout)
+        following.terminate()
+        said, _ = watched.communicate(timeout=60)
+        assert (watched.returncode, said) == (0, f"{job_id} is completed\n")
+        following.communicate(timeout=60)
+
+
+def _begin(folder: Path, url: str, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
+    environment = {**os.environ, "HOLDFAST_STORE": url, "DELEGATE_JOB_LOGS_DIR": str(folder / "logs"), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_connections_cut_before_at_and_after_their_commit(server: Server) -> None:

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.kernel.errors import Unavailable
+from tools.soak import supervisor
 from tools.soak.calls import Answer, Unheard, to_be_repeated
 from tools.soak.child import Board, Child, told
-from tools.soak.outcome import COLUMNS, Tally
+from tools.soak.outcome import COLUMNS, Plan, Tally
 from tools.soak.parts import PARTS, cast
 
 SECONDS = 8.0
@@ -114,6 +116,30 @@ def test_a_token_that_does_not_grow_is_seen(tmp_path: Path) -> None:
             pass
     [wrong] = told(tmp_path, "violations")
     assert "the tokens of thing do not grow: 5 after 5" in str(wrong["what"])
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_one_that_was_killed_before_a_soak_ran_dry_did_not_end_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    monkeypatch.setattr(supervisor, "hurry", lambda: None)
+    soak = supervisor.Supervisor(Plan("sqlite", 1, 1, parts=("locker",), share=0.01), tmp_path)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        [slot] = soak._slots[:1]
+        soak._slots = [slot]
+        slot.pid = process.pid
+        slot.kill()
+        slot.killed = killed
+        soak._run_dry([])
+        process.returncode = 0
+    assert soak._violations() == ([] if killed else [f"supervisor-0: {slot.name} ended with -9"])
+
+
+def test_nobody_waits_for_ever_for_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.soak.child.CONNECT_S", 0.15)
+    asks = Child("postgresql://nobody@127.0.0.1:1/none", tmp_path, Board(1), 0, "one", 0, 0)
+    with pytest.raises(Unavailable):
+        asks.connect()
 
 
 def test_a_board_counts_for_all_and_each_part_is_played(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def _agents(made: PageStage) -> None:
         ("gpu", "claude-code", None),
         ("tester", "aider", holder),
     ):
-        made.hf.agents.publish(name, backend="local_interactive", tool=tool, manifest_path=str(manifest), holder=process)
+        made.hf.agents.publish(name, backend="command", tool=tool, manifest_path=str(manifest), holder=process)
 
 
 def _jobs(made: PageStage) -> None:

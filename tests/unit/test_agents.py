@@ -448,6 +448,14 @@ def test_list_is_by_name_and_passes_over_damage(world: World) -> None:
 # --- liveness ---
 
 
+def test_an_interactive_agent_says_in_which_tmux_session_it_is(world: World) -> None:
+    with pytest.raises(InvalidValue, match="--tmux-session"):
+        world.publish(backend="local_interactive", session_name=None)
+    assert world.agents.list_agents() == []
+    # A headless one may be a program that is run for each prompt.
+    assert world.publish(backend="claude_headless", session_name=None).session_name is None
+
+
 def test_liveness_is_told_in_parts(world: World) -> None:
     agent = world.publish(holder=world.process(7), gateway=GATEWAY)
     world.tmux.sessions = {"s-1"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, probe
+from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, in_sight, probe
 
 HERE = Place("host-1", "boot-1", 4026531836)
 HOLDER = Holder(host_id="host-1", boot_id="boot-1", pid_ns=4026531836, pid=42, start_ticks=1000, label="worker")
@@ -101,3 +101,15 @@ def test_a_holder_is_a_value_that_travels_as_json() -> None:
 def test_a_process_that_is_hidden_from_us_is_unknown() -> None:
     hidden = Table(pids={42: Sighting(start_ticks=None, zombie=False)})
     assert probe(HOLDER, hidden, embedded=True) is UNKNOWN
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_whoever_may_be_judged_is_in_sight_and_on_a_database_nobody_else(embedded: bool) -> None:
+    for place in (HERE, *(table.place for table in (OTHER_HOST, OTHER_BOOT, OTHER_BOOT_AND_NAMESPACE, OTHER_NAMESPACE))):
+        holder = Holder(**place._asdict(), pid=42, start_ticks=1000)
+        prefix = in_sight(Table(), embedded=embedded)
+        seen = holder.parts[: len(prefix)] == prefix
+        judged = probe(holder, Table(), embedded=embedded) is not UNKNOWN
+        assert seen or not judged
+        assert embedded or seen == judged
+    assert prefix != ()

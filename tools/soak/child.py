@@ -19,6 +19,8 @@ from holdfast.kernel.errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
 RUN, DRAIN = 1, 2
+CONNECT_S = 60.0
+"""How long a database may be away: longer than any restart, and not as long as a soak runs dry."""
 _CELL = struct.Struct("<q")
 
 
@@ -103,12 +105,15 @@ class Child:
         os.close(errors)
 
     def connect(self) -> Holdfast:
-        """A connection, as soon as there is a store to connect to."""
+        """A connection, as soon as there is a store to connect to. Raises Unavailable when there is none for long."""
+        end_s = time.monotonic() + CONNECT_S
         while True:
             try:
                 return holdfast.connect(self.url)
             except Unavailable:
                 # A database that is just being restarted.
+                if time.monotonic() > end_s:
+                    raise
                 time.sleep(0.1)
 
     @property

@@ -62,6 +62,10 @@ class Slot:
         self.pid = 0
         return os.waitstatus_to_exitcode(status)
 
+    def struck_down(self, status: int) -> bool:
+        """Is that how it ends when it was killed?"""
+        return self.killed and status == -signal.SIGKILL
+
 
 def _live(child: Child, part: Part) -> None:
     """The whole life of a child. Never returns."""

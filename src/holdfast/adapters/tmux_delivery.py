@@ -297,7 +297,7 @@ def _marked(mark: str) -> str:
 def _options(screen: Screen) -> str:
     """Where the mark is: with the pane, which several sessions may show; of an older tmux, which has no such options, with its
     session."""
-    return f"-p -t {screen.pane_id}" if screen.promises else f"-t {screen.session_id}"
+    return f"{'-p ' if screen.promises else ''}-t {screen.pane_id}"
 
 
 def _promised_enter(screen: Screen, name: str) -> str:

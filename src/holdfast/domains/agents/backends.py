@@ -30,3 +30,14 @@ def check_backend(backend: str) -> str:
         return backend
     known = ", ".join(TMUX_BACKED)
     raise InvalidValue(f"{backend[:40]!r} is no backend: use {known}, or another TOOL_headless", field="backend")
+
+
+def check_session(backend: str, session_name: str | None) -> None:
+    """Refuse an interactive agent that does not say in which tmux session it is: nobody could control it, and when its launcher
+    ends it would be taken for gone. Raises InvalidValue."""
+    if backend == "local_interactive" and session_name is None:
+        raise InvalidValue(
+            "a local_interactive agent is in a tmux session, and none is named: give its name (--tmux-session), or say another "
+            "backend, such as command",
+            field="session_name",
+        )

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.domains.agents import cleanup as cleanup_
 from holdfast.domains.agents import control, listing, liveness, resolving
-from holdfast.domains.agents.backends import check_backend
+from holdfast.domains.agents.backends import check_backend, check_session
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import Parts
@@ -86,8 +86,9 @@ class Agents:
 
         Raises Held when another generation has the id (or, where names are exclusive, the name), its lease is fresh and it is
         not proved to be gone; InvalidName and InvalidValue, naming the field, before anything is stored; InvalidValue for a
-        lease that has ended already.
+        lease that has ended already, and for an interactive agent without a tmux session.
         """
+        check_session(backend, session_name)
         draft = _checked(
             Draft(
                 agent_id=self._id(name, agent_id),

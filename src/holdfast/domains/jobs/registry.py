@@ -48,7 +48,7 @@ class Jobs:
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
     counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, and one past its
     limits ends in error; a damaged job holds up no other. Not promised: that work is done once; a job that was put back is
-    done again.
+    done again. What is no error and should be known goes to `warn`, which is a log unless it is set.
     """
 
     def __init__(self, store: Store, journal: Journal, processes: Processes, keep: JobSettings | None = None) -> None:
@@ -57,6 +57,7 @@ class Jobs:
         self._keep = keep or _DEFAULTS
         self._reaper = Reaper(store, journal, processes)
         self._unanswered = Unanswered(store, journal)
+        self.warn: Callable[[str], None] = _log
 
     def register_job(
         self,
@@ -224,7 +225,7 @@ class Jobs:
 
         scope = _JOBS_ALONE if also is None else also.scope
         finished = self._unanswered.claim(body, lambda found: found.picked, scope=scope)
-        _warn(damaged)
+        self._tell(damaged)
         return finished
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
@@ -336,18 +337,14 @@ class Jobs:
         try:
             self.prune()
         except HoldfastError as error:
-            import logging
-
-            logging.getLogger("holdfast.jobs").warning("not pruned: %s", error.message)
+            self.warn(f"not pruned: {error.message}")
 
     def _look_after(self) -> None:
         """Reap before a look; a store that cannot be written can still be looked at."""
         try:
             self._reaper.sweep()
         except Unavailable as error:
-            import logging
-
-            logging.getLogger("holdfast.jobs").warning("not reaped: %s", error.message)
+            self.warn(f"not reaped: {error.message}")
 
     def _pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
         swept = self._reaper.sweep_if_due()
@@ -369,8 +366,12 @@ class Jobs:
             return job
 
         job = self._unanswered.claim(body, lambda found: found, scope=_JOBS_ALONE)
-        _warn(damaged)
+        self._tell(damaged)
         return job
+
+    def _tell(self, damaged: Sequence[Corrupt]) -> None:
+        for error in damaged:
+            self.warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
 
 
 def existing(tx: Tx, job_id: str) -> Job:
@@ -381,11 +382,8 @@ def existing(tx: Tx, job_id: str) -> Job:
     return row.record
 
 
-def _warn(damaged: Sequence[Corrupt]) -> None:
-    if not damaged:
-        return
+def _log(warning: str) -> None:
     # Loaded here, since a pick mostly has nothing to warn of and must start fast.
     import logging
 
-    for error in damaged:
-        logging.getLogger("holdfast.jobs").warning("passed over space=jobs key=%s: %s", error.fields.get("key"), error.message)
+    logging.getLogger("holdfast.jobs").warning("%s", warning)

@@ -8,12 +8,13 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.store import Entry
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import matches
 from holdfast.surfaces.answers.log import TAIL, Dropped, since_of
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.outage import Outage
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import moment
 
@@ -51,9 +52,15 @@ def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | 
     """The entries asked for. The tail counts what is left after the filters."""
     entries, cursor = hf.log.chosen(begin=begin, subject=subject, limit=tail or None)
     yield from entries
-    if follow:
-        for batch in hf.log.follow(cursor):
-            yield from (entry for entry in batch.entries if matches(entry, begin, subject))
+    outage = Outage()
+    while follow:
+        try:
+            for batch in hf.log.follow(cursor):
+                outage.over()
+                cursor = batch.cursor
+                yield from (entry for entry in batch.entries if matches(entry, begin, subject))
+        except Unavailable as error:
+            outage.wait(error)
 
 
 def _line(entry: Entry) -> str:

@@ -65,10 +65,13 @@ def _pick(options: dict[str, str]) -> int:
     gc.disable()
     _import_msgspec()
     from holdfast.app import connect
+    from holdfast.surfaces.cli.output import remark
     from holdfast.surfaces.cli.picking import pick
 
     with connect(options.get("store"), namespace=options.get("namespace")) as hf:
         _quieten_driver()
+        # Said as the full program says it, without its loading of `logging`.
+        hf.jobs.warn = remark
         if "wait_s" in options:
             # This may go on for hours.
             gc.enable()

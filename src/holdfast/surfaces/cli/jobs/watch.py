@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.adapters.mqtt import Subscriber
+from holdfast.adapters.mqtt import Message, Subscriber
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import Event
@@ -19,9 +19,10 @@ from holdfast.domains.jobs.reach import Reach, reach_of
 from holdfast.domains.jobs.record import shown
 from holdfast.domains.jobs.steps import no_such
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound
+from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.surfaces.cli.jobs.options import mirror
+from holdfast.surfaces.cli.outage import Outage
 from holdfast.surfaces.cli.output import printable, remark
 
 EXIT_NOT_COMPLETED = 1
@@ -43,7 +44,10 @@ class Watch:
         self._over: dict[str, JobStatus] = {}
         self._subscribers: dict[Reach, Subscriber] = {}
         self._deaf: set[Reach] = set()
+        self._heard: list[Message] = []
         self._lively_s = time.monotonic()
+        self.away: Unavailable | None = None
+        """Why the last look came to nothing, if the store did not answer."""
         unfinished = [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")] if self._any else []
         for job in unfinished:
             self._begin(job)
@@ -53,8 +57,15 @@ class Watch:
     def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
         """Follow them to the end, or until time runs out; return the exit status."""
         begun_s = time.monotonic()
+        outage = Outage()
         while True:
-            self._look()
+            try:
+                self._look()
+                self.away = None
+                outage.over()
+            except Unavailable as error:
+                # A database that is restarted comes back, and what is watched has not ended with it.
+                self.away = error
             if (status := self._verdict()) is not None:
                 return status
             limits = [begun_s + timeout_s] if timeout_s is not None else []
@@ -62,9 +73,13 @@ class Watch:
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
                 waiting = ", ".join(job_id for job_id in self._seen if job_id not in self._over) or "any job"
-                remark(f"time ran out before the end of {waiting}: `holdfast jobs get --job ID` shows where it stands")
+                why = "" if self.away is None else f" ({self.away.message})"
+                remark(f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` shows where it stands")
                 return _TIMED_OUT
-            self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
+            if self.away is not None:
+                outage.wait(self.away, left_s)
+            else:
+                self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
 
     def close(self) -> None:
         """Stop listening."""
@@ -106,10 +121,13 @@ class Watch:
 
     def _look(self) -> None:
         for one in self._subscribers.values():
-            for message in one.take():
-                self._hf.job_events.receive(message.payload, topic=message.topic)
+            self._heard += one.take()
             if one.trouble:
                 _log.info("broker=%s: %s; watching the registry", one.reach.shown, one.trouble)
+        while self._heard:
+            self._hf.job_events.receive(self._heard[0].payload, topic=self._heard[0].topic)
+            # Not before it is stored: the broker does not send it again.
+            del self._heard[0]
         self._hf.jobs.reap()
         if self._any:
             self._look_for_new()

@@ -35,4 +35,5 @@ def watch(job_ids: tuple[str, ...], any_: bool, timeout_s: float | None, idle_s:
             return watched.until_end(timeout_s=timeout_s, idle_s=idle_s)
         finally:
             watched.close()
-            mirror(hf)
+            if watched.away is None:
+                mirror(hf)

@@ -1,0 +1,28 @@
+"""A store that is away while a command only watches it: told once, and waited for."""
+
+import time
+
+from holdfast.kernel.errors import Unavailable
+from holdfast.surfaces.cli.output import remark
+
+_PAUSE_S = 0.5
+
+
+class Outage:
+    """The outages of one command's store, one after the other."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def wait(self, error: Unavailable, left_s: float | None = None) -> None:
+        """Say so, the first time, and pause before the next try, no longer than is left."""
+        if not self._told:
+            remark(f"{error.message}. Still watching: it goes on when the store is back")
+        self._told = True
+        time.sleep(_PAUSE_S if left_s is None else max(0.0, min(_PAUSE_S, left_s)))
+
+    def over(self) -> None:
+        """It answers."""
+        if self._told:
+            remark("the store is back")
+        self._told = False

@@ -1,0 +1,148 @@
+"""Rules of asking for locks, waiting, lasting and looking after them, each with a way to break it."""
+
+from tools.mutants.locks import LOCK_TESTS
+from tools.mutants.mutant import Mutant
+
+_ASKING = "primitives/locks/asking.py"
+_WAITING = "primitives/locks/waiting.py"
+_WISH = "primitives/locks/wish.py"
+_OVERSIGHT = "primitives/locks/oversight.py"
+_LASTING = "primitives/locks/lasting.py"
+_STATISTICS = "primitives/locks/statistics.py"
+_LOCK_RENEWING = "primitives/locks/renewing.py"
+
+TESTS = dict.fromkeys((_ASKING, _WAITING, _WISH, _OVERSIGHT, _LASTING, _STATISTICS, _LOCK_RENEWING), LOCK_TESTS)
+
+MUTANTS = [
+    # Locks: asking, waiting, holding.
+    Mutant(
+        "an own hold that is over is not entered again",
+        _ASKING,
+        "            if reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
+        "            if (",
+    ),
+    Mutant(
+        "an own hold of a dead process is not entered again",
+        _ASKING,
+        "            or (hold.process not in (None, this) and hold.id not in self._vouched)\n",
+        "",
+    ),
+    Mutant(
+        "a part that was lost meanwhile is asked for again",
+        _ASKING,
+        "elif isinstance(answer, Given) and self._lost_a_part(answer):",
+        "elif False:",
+    ),
+    Mutant(
+        "a cycle through the dead is none",
+        _ASKING,
+        "return Doubt(others) if others else Deadlocked(turns.refuse(found))",
+        "return Deadlocked(turns.refuse(found))",
+    ),
+    Mutant(
+        "whoever gives up leaves the queue",
+        _ASKING,
+        '            turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))\n',
+        "",
+    ),
+    Mutant(
+        "an interrupted wait leaves nothing",
+        _ASKING,
+        "            except BaseException:\n                self._withdraw()\n                raise\n        if isinstance(answer, Over)",
+        "            except ZeroDivisionError:\n                raise\n        if isinstance(answer, Over)",
+    ),
+    Mutant(
+        "a refusal looks twice at one that was over",
+        _ASKING,
+        "elif not self._reap(suspects)[0] and answer.ahead == doubted:",
+        "elif not self._reap(suspects)[0]:",
+    ),
+    Mutant(
+        "a waiter gives signs of life", _ASKING, "                if self._sign_of_life.passed():", "                if False:"
+    ),
+    Mutant(
+        "a death that a descriptor tells of counts",
+        _WAITING,
+        "self._known[self._by_fd[fd].id] = Liveness.DEAD",
+        "self._known[self._by_fd[fd].id] = Liveness.ALIVE",
+    ),
+    Mutant(
+        "a waiter wakes when a lease runs out",
+        _WAITING,
+        "return max(min(ends), _LATER_S) + _LATER_S if ends else None",
+        "return None",
+    ),
+    Mutant(
+        "who has no process is unknown",
+        _WAITING,
+        "            return Liveness.UNKNOWN\n        return probe",
+        "            return Liveness.DEAD\n        return probe",
+    ),
+    Mutant("a grant of nobody needs a time", _WISH, "if process is None and ttl_s is None:", "if False:"),
+    Mutant("priorities have a bound", _WISH, "if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:", "if False:"),
+    Mutant("a name that is given twice is one", _WISH, "tuple(dict.fromkeys(names))", "tuple(names)"),
+    Mutant("a time to live has a bound", _WISH, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"),
+    Mutant(
+        "a token is in force while its time lasts",
+        _OVERSIGHT,
+        "if any(hold.token == token and not over(hold, now) for hold in holds):",
+        "if any(hold.token == token for hold in holds):",
+    ),
+    Mutant(
+        "a token is that of the grant",
+        _OVERSIGHT,
+        "if any(hold.token == token and not over(hold, now) for hold in holds):",
+        "if any(not over(hold, now) for hold in holds):",
+    ),
+    Mutant(
+        "what is over cannot be renewed",
+        _OVERSIGHT,
+        "    if over(hold, turns.now):\n        return None, ",
+        "    if False:\n        return None, ",
+    ),
+    Mutant("a kick takes from one job when told so", _OVERSIGHT, "if by in (None, hold.by)]", "]"),
+    Mutant(
+        "a kick hands over", _OVERSIGHT, "            turns.hand_over([other for hold in holds for other in hold.names])\n", ""
+    ),
+    Mutant(
+        "a grant of nobody outlives a reboot",
+        _LASTING,
+        "self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])",
+        "pass",
+    ),
+    Mutant(
+        "what ended does not come back",
+        _LASTING,
+        "        if hold.process is None:\n            self.forget(hold.id)",
+        "        pass",
+    ),
+    Mutant("what is over does not come back", _LASTING, "if hold.lease.fresh(tx.now) and not any(", "if not any("),
+    Mutant(
+        "two that conflict do not both come back",
+        _LASTING,
+        "if hold.lease.fresh(tx.now) and not any(conflict(hold.mode, other.mode) for other in held):",
+        "if hold.lease.fresh(tx.now):",
+    ),
+    Mutant(
+        "of two that conflict the newer comes back", _LASTING, "key=lambda hold: -hold.token)", "key=lambda hold: hold.token)"
+    ),
+    Mutant(
+        "a grant with a time is not renewed by itself",
+        _LOCK_RENEWING,
+        "if grant.ttl_s is not None or not grant.taken:",
+        "if not grant.taken:",
+    ),
+    Mutant(
+        "a process learns which grants are gone",
+        _LOCK_RENEWING,
+        "[grant for grant in grants if _is_gone(table, grant)],",
+        "[],",
+    ),
+    Mutant("counts of resources have a bound", _STATISTICS, "if row is None and room <= 0:", "if False:"),
+    Mutant(
+        "counts that could not be added are kept",
+        _STATISTICS,
+        "                self._tallies |= tallies\n",
+        "                pass\n",
+    ),
+]
