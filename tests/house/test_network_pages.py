@@ -8,7 +8,7 @@ import click
 from msgspec.structs import fields
 
 from holdfast.domains.network import Registry, RegistryConfig
-from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LEASES_PER_HOST_MAX
+from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LEASES_PER_HOST_MAX, LOCK_NAMES_MAX
 from holdfast.kernel.settings import LockTimeouts
 from holdfast.surfaces.cli.network import network
 from holdfast.views.metrics import COUNTED
@@ -53,6 +53,7 @@ def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
 
 def test_the_bounds_are_those_of_the_program() -> None:
     assert f"at most {LEASES_PER_HOST_MAX} leases, and a batch at most {BATCH_MAX} parts" in PAGE
+    assert f"may name {LOCK_NAMES_MAX} routers" in PAGE
     assert {600: "ten minutes after its last sign of life"}[int(HOLD_LEASE_S)] in PAGE
 
 

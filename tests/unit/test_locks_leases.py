@@ -220,6 +220,17 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     locks.close()
 
 
+def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
+    """This process's clock runs a little ahead of the store's: it began to count before the store did."""
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.locks._keeper._over(grant)
+    assert grant.lost.is_set()
+    with pytest.raises(LeaseLost):
+        timed.locks.renew(grant)
+    timed.clock.advance(6)
+    timed.locks.acquire("a", by="other", timeout_s=0)
+
+
 def test_renewing_never_shortens(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=100)
     timed.locks.renew(grant, ttl_s=1)

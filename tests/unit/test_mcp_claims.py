@@ -11,7 +11,7 @@ import holdfast
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import Swap
-from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable
+from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.surfaces.mcp import lines
@@ -253,6 +253,38 @@ def test_what_is_told_once_is_not_told_to_a_call_that_was_taken_back(hand: Hand)
         assert not Desk(hand)._called(tool, arguments, call).is_error
     heard = Desk(hand)._called("whoami", {}, Call()).structured_content
     assert heard is not None and [notice["kind"] for notice in heard["pending"]] == ["lock_granted"]
+
+
+class SlowGateway:
+    """A gateway that accepts a prompt, and then does not answer."""
+
+    agent = "b"
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    def prompt(self, *_: object, **__: object) -> dict[str, object]:
+        return {"request_id": "r-1", "state": "accepted", "epoch": 1}
+
+    def request(self, *_: object, **__: object) -> None:
+        raise UpstreamUnavailable("it takes too long to answer")
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+
+def test_a_prompt_that_was_accepted_is_told_as_that_though_its_gateway_does_not_answer_then(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told as refused, it was sent again, and done twice if it had begun."""
+    gateway = SlowGateway()
+    monkeypatch.setattr(hand.hf, "gateway", lambda _: gateway)
+    told = Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, Call())
+    assert not told.is_error and told.structured_content is not None
+    assert (told.structured_content["request_id"], told.structured_content["state"]) == ("r-1", "accepted")
+    assert gateway.cancelled == []
+    Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, _taken_back())
+    assert gateway.cancelled == ["r-1"]
 
 
 def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:

@@ -342,19 +342,43 @@ def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -
         assert world.workflows.get("train").last_renewed_at - begun_at >= timedelta(seconds=30)
 
 
-def test_running_tells_when_it_was_swept(world: World) -> None:
-    work = world.process(2).running("train", "llama").__enter__()
-
+def swept_behind_its_back(world: World, name: str) -> None:
     def sweep(tx: Tx) -> None:
-        tx.delete(WORKFLOWS, "train")
-        tx.notify(topic_of("train"))
+        tx.delete(WORKFLOWS, name)
+        tx.notify(topic_of(name))
 
     world.store.transact(sweep, scope=[WORKFLOWS])
+
+
+def test_running_tells_when_it_was_swept(world: World) -> None:
+    work = world.process(2).running("train", "llama").__enter__()
+    swept_behind_its_back(world, "train")
     assert work.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost):
         work.should_yield()
     with pytest.raises(LeaseLost, match="it was swept"):
         work.__exit__(None, None, None)
+
+
+def test_running_goes_on_looking_when_what_it_calls_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing renewed the work any more, and nobody said so."""
+    asked, lost = threading.Event(), threading.Event()
+
+    def fail(told: threading.Event) -> None:
+        told.set()
+        raise KeyError("no such checkpoint")
+
+    running = world.process(2).running(
+        "train", "llama", preemptible=True, on_preempt=lambda: fail(asked), on_lost=lambda: fail(lost)
+    )
+    work = running.__enter__()
+    world.workflows.request_preempt("train")
+    assert asked.wait(PATIENCE_S)
+    swept_behind_its_back(world, "train")
+    assert work.lost.wait(PATIENCE_S) and lost.wait(PATIENCE_S)
+    with pytest.raises(LeaseLost):
+        work.__exit__(None, None, None)
+    assert caplog.text.count("what was to be called") == 2
 
 
 def test_running_loses_nothing_when_its_owner_ends_before_it_is_released(world: World) -> None:

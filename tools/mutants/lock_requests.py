@@ -135,8 +135,20 @@ MUTANTS = [
     Mutant(
         "a process learns which grants are gone",
         _LOCK_RENEWING,
-        "[grant for grant in grants if _is_gone(table, grant)],",
+        "[(grant, _is_left(table, grant)) for grant in grants if _lacks_some(table, tokens[grant.id])],",
         "[],",
+    ),
+    Mutant(
+        "what is left of a grant is kept alive",
+        _LOCK_RENEWING,
+        "return [grant for grant, left in gone if not left]",
+        "return [grant for grant, _ in gone]",
+    ),
+    Mutant(
+        "what a job lets go of was not taken away",
+        _LOCK_RENEWING,
+        "if left and keeps(grant) and grant.tokens == tokens[grant.id]:",
+        "if left:",
     ),
     Mutant("counts of resources have a bound", _STATISTICS, "if row is None and room <= 0:", "if False:"),
     Mutant(

@@ -132,7 +132,7 @@ class Work:
         elif not self.lost.is_set():
             self.lost.set()
             if self._on_lost is not None:
-                self._on_lost()
+                _called(self._on_lost)
 
     def _look(self) -> None:
         row = self._room.store.get(WORKFLOWS, self.workflow.name)
@@ -146,4 +146,17 @@ class Work:
             # Whoever asked may be on another machine, or may not write where the owner reads.
             self._room.give_signal(row.record)
             self.preempted.set()
-            self._heard = self._on_preempt is None or self._on_preempt() is not False
+            self._heard = self._on_preempt is None or _called(self._on_preempt) is not False
+
+
+def _called(act: Callable[[], object]) -> object:
+    """Call what the caller gave. If it fails that is told in the log, and the work is looked after as before: without it the
+    recipe would be swapped under the work."""
+    try:
+        return act()
+    except Exception:
+        # Loaded here, since there is mostly nothing to tell.
+        import logging
+
+        logging.getLogger("holdfast.workflows").exception("what was to be called for a workflow failed")
+        return None

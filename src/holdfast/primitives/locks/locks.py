@@ -232,6 +232,9 @@ class Locks(Oversight):
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
         """Begin the lease anew from now; `ttl_s` may give it another length. Raises LeaseLost when the grant is gone."""
         check_ttl(ttl_s)
+        if grant.gone:
+            # Whoever was told that it is lost has stopped, though the store may not know yet that its time is over.
+            raise lost(grant)
         if not grant.taken:
             self.check(grant)
             return

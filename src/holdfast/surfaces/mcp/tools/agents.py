@@ -71,7 +71,12 @@ def send_request(hand: Hand, asked: SendArguments, call: Call) -> Sent:
     else:
         sent = gateway.prompt(asked.prompt, idempotency_key=asked.idempotency_key)
         call.undo_by(lambda: _cancel(hand, asked.agent, sent["request_id"]))
-    return _sent(asked.agent, sent if asked.wait_s <= 0 else _waited(gateway, sent["request_id"], asked.wait_s, call))
+    if asked.wait_s > 0:
+        with suppress(Unavailable):
+            # It is accepted, whether or not its gateway can say how far it has got. Told otherwise, the agent would send it
+            # again, and what had begun would be done twice.
+            sent = _waited(gateway, sent["request_id"], asked.wait_s, call)
+    return _sent(asked.agent, sent)
 
 
 def request_status(hand: Hand, asked: RequestArguments, call: Call) -> Sent:
