@@ -32,6 +32,7 @@ from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.gateway_process import AGENT, GatewayProcess
+from tests.patience import until
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
@@ -639,6 +640,26 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
     mends = " ".join(one.mend for one in found)
     for command in ("jobs list", "workflows sweep", "agents cleanup", "network sweep"):
         assert f"holdfast {command}" in mends
+
+
+def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> None:
+    clinic.used()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, clinic.url], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    os.kill(holder.pid, signal.SIGSTOP)
+    os.waitpid(holder.pid, os.WUNTRACED)
+    assert clinic.look() == []
+    with clinic.connect() as hf:
+        asking = threading.Thread(target=lambda: hf.locks.acquire("router-9", by="waits", timeout_s=PATIENCE_S).release())
+        asking.start()
+        until(lambda: bool(hf.locks.status("router-9").queue))
+        found = clinic.only("leftovers")
+        advice = hf.locks.explain("router-9").advice
+        holder.kill()
+        holder.communicate()
+        asking.join()
+    assert "router-9 is waited for" in found.says and f"{holder.pid} of doomed, who holds it, is stopped" in found.says
+    assert found.mend.startswith(f"kill -CONT {holder.pid} ") and f"kill -CONT {holder.pid} " in advice[0]
 
 
 HOLDER = """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from holdfast.kernel.codec import Instant, Value
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe, stopped
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.store import ReadTx, Store
 from holdfast.primitives.locks import rules
@@ -139,7 +139,8 @@ def explain(table: Table, name: str, store: Store, processes: Processes) -> Expl
     """A resource's status, the chain of waits behind its holders, and advice."""
     status = status_of(table, name, store, processes)
     blockages = _blockages(table, status, _Seen(store, processes, status.now))
-    return Explanation(status=status, blockages=blockages, advice=tuple(_advice(status, blockages)))
+    advice = (*_stopped(status, blockages, processes), *_advice(status, blockages))
+    return Explanation(status=status, blockages=blockages, advice=advice)
 
 
 def graph_of(tx: ReadTx, store: Store, processes: Processes) -> Graph:
@@ -210,6 +211,13 @@ def _blockages(table: Table, status: LockStatus, seen: _Seen) -> tuple[Blockage,
         if len(found) >= _CHAIN_MAX:
             break
     return tuple(found)
+
+
+def _stopped(status: LockStatus, blockages: tuple[Blockage, ...], processes: Processes) -> list[str]:
+    """Which holders are stopped, at any end of the chain: nothing goes on before they do."""
+    holds = [*status.holds, *(hold for blockage in blockages for hold in blockage.holds)]
+    found = {hold.by: hold.process.pid for hold in holds if hold.process is not None and stopped(hold.process, processes)}
+    return [f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} lets it go on" for by, pid in found.items()]
 
 
 def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
