@@ -56,6 +56,7 @@ class Announcement:
         self._seen = seen
         self._agent_id = agent_id
         self._warned = ""
+        self._last_generation = ""
 
     def step(self, hf: Holdfast) -> float:
         """Do what is to be done now, and return in how many seconds to look again. Raises Held when another gateway serves the
@@ -113,6 +114,11 @@ class Announcement:
                 return hf.agents.get(self._agent_id)
         return hf.agents.resolve(self._agent).record
 
+    def _begins(self, record: Agent) -> bool:
+        """An agent is published before its manifest is written: one that is seen in between for the first time is no fault."""
+        last, self._last_generation = self._last_generation, record.generation_id
+        return last != record.generation_id and not Path(record.runtime.manifest_path).exists()
+
     def _is_ours(self, record: Agent) -> bool:
         if (key := gateway_key(self._agent, record)) != self._folder.root.name:
             self._refuse_another(record, self._folder.root.with_name(key))
@@ -120,6 +126,8 @@ class Announcement:
             return False
         if self._spec is None:
             return True
+        if self._begins(record):
+            return False
         try:
             same = reach_of(record) == self._spec
         except HoldfastError as error:

@@ -26,7 +26,7 @@ from holdfast.doctor import Finding, Verdict, configured, examine, left, permitt
 from holdfast.doctor.finding import exit_status
 from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
-from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
@@ -300,6 +300,38 @@ def test_a_damaged_store(clinic: Clinic) -> None:
     found = clinic.only("store")
     assert found.code == "store_corrupt" and "restore" in found.mend
     assert exit_status([found]) == 7
+
+
+def test_a_store_damaged_in_the_middle_is_told_once(clinic: Clinic) -> None:
+    clinic.used()
+    content = bytearray(clinic.path.read_bytes())
+    content[4096 * 2 : 4096 * 4] = b"\xff" * 8192
+    clinic.path.write_bytes(content)
+    found = clinic.only("schema")
+    assert found.code == "store_corrupt" and "restore" in found.mend
+
+
+def test_a_damaged_file_of_locks_is_begun_anew_and_nothing_restored(clinic: Clinic) -> None:
+    clinic.used()
+    [path] = clinic.folder.glob("*.locks-*.sqlite")
+    path.write_bytes(b"not a database at all, " * 400)
+    found = clinic.only("clock")
+    [command] = re.findall("`(rm [^`]+)`", found.mend)
+    assert found.code == "store_corrupt" and "restore" not in found.mend
+    subprocess.run(command, shell=True, check=True)
+    with clinic.connect() as hf:
+        hf.locks.acquire("router-1", by="job").release()
+    assert clinic.look() == []
+
+
+def test_a_damaged_store_is_not_taken_for_its_locks(clinic: Clinic) -> None:
+    with clinic.connect() as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
+    content = bytearray(clinic.path.read_bytes())
+    content[4096 * 2 : 4096 * 4] = b"\xff" * 8192
+    clinic.path.write_bytes(content)
+    with clinic.connect() as hf, pytest.raises(StoreCorrupt, match=r"store\.sqlite is damaged"):
+        hf.locks.acquire("router-1", by="job")
 
 
 @pytest.mark.parametrize("newer", ["PRAGMA user_version = 99", "UPDATE spaces SET schema_version = 99 WHERE name = 'jobs'"])
@@ -632,6 +664,26 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
     mends = " ".join(one.mend for one in found)
     for command in ("jobs list", "workflows sweep", "agents cleanup", "network sweep"):
         assert f"holdfast {command}" in mends
+
+
+def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> None:
+    clinic.used()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, clinic.url], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    os.kill(holder.pid, signal.SIGSTOP)
+    os.waitpid(holder.pid, os.WUNTRACED)
+    assert clinic.look() == []
+    with clinic.connect() as hf:
+        asking = threading.Thread(target=lambda: hf.locks.acquire("router-9", by="waits", timeout_s=PATIENCE_S).release())
+        asking.start()
+        until(lambda: bool(hf.locks.status("router-9").queue))
+        found = clinic.only("leftovers")
+        advice = hf.locks.explain("router-9").advice
+        holder.kill()
+        holder.communicate()
+        asking.join()
+    assert "router-9 is waited for" in found.says and f"{holder.pid} of doomed, who holds it, is stopped" in found.says
+    assert found.mend.startswith(f"kill -CONT {holder.pid} ") and f"kill -CONT {holder.pid} " in advice[0]
 
 
 HOLDER = """

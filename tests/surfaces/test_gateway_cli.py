@@ -1,6 +1,7 @@
 """`holdfast gateway` as a user types it, with a real agent behind a real gateway."""
 
 import json
+import re
 import stat
 import sys
 import threading
@@ -76,6 +77,7 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     assert gate.wait() == 0
     gone = json.loads(command("gateway", "status", AGENT, "--json").out)
     assert gone["gateway_health"] == "not_attached"
+    assert re.search(rf"what to do +holdfast gateway serve {AGENT}\n", command("gateway", "status", AGENT).out)
     refused = command("gateway", "prompt", AGENT, "x")
     assert (refused.status, "holdfast gateway serve" in refused.err) == (6, True)
 

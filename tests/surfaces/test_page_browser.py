@@ -365,6 +365,16 @@ def test_a_request_that_waits_is_cancelled(visit: Visit, made: PageStage) -> Non
     assert client.request(waits)["error_code"] == "cancelled"
 
 
+def test_a_gateway_that_was_stopped_does_not_count_as_open(browser: Browser, alone: PageStage) -> None:
+    process = alone.begin("gateway", "serve", "gone", "--adapter", "command", "--", "cat")
+    line(process)
+    process.terminate()
+    assert process.wait() == 0
+    visit = Visit(browser, alone.serve())
+    expect(visit.page.locator("#tab-gateways")).to_contain_text("none open")
+    visit.close()
+
+
 # --- little, much, and nothing at all ---
 
 

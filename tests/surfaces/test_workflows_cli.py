@@ -284,6 +284,9 @@ def test_a_swap_waits_for_work_or_refuses_or_gives_up(bench: Bench) -> None:
     assert (late.status, late.out) == (5, "") and "no swap to llama within 0.05 s" in late.err
     waits = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
     assert remark(waits) == f"holdfast: waiting: workflow train (qwen, sh (process {pid})) is not preemptible"
+    assert f"The swap waits for it: it cannot be asked to yield: wait for its end, or end sh (process {pid}) yourself" in (
+        bench("swap", "status").out
+    )
     assert end(process)[0] == 0
     assert end(waits)[:2] == (0, "loaded\n")
 

@@ -10,6 +10,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.announcing import Announcement
 from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent, Gateway
+from holdfast.domains.gateway.spec import AdapterSpec, CommandSpec
 from holdfast.testing.clock import ManualClock
 
 DAY_S = 24 * 3600.0
@@ -31,7 +32,7 @@ class World:
         facts = {"backend": "command", "tool": "cat", "manifest_path": "/m", "lease_s": 60.0, **more}
         return self.hf.agents.publish("gpu", **facts)  # type: ignore[arg-type]
 
-    def begin_anew(self) -> Announcement:
+    def begin_anew(self, spec: AdapterSpec | None = None) -> Announcement:
         place = Gateway(host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1")
         made = Announcement(
             "gpu",
@@ -39,7 +40,7 @@ class World:
             place,
             folder=self.folder,
             agent_id=self.agent.agent_id,
-            spec=None,
+            spec=spec,
             seen=lambda: self.seen,
         )
         self.announcement = made
@@ -67,6 +68,14 @@ def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
     assert world.step(-DAY_S)
     assert world.hf.agents.get(world.agent.agent_id).lease_expires_at == before, "no lease ends earlier for it"
     assert world.hf.agents.get(world.agent.agent_id).token == world.agent.token
+
+
+def test_an_agent_whose_manifest_is_yet_to_be_written_is_no_fault(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.begin_anew(CommandSpec(argv=("cat",)))
+    world.step()
+    assert caplog.messages == []
+    world.step()
+    assert ["/m cannot be read" in message for message in caplog.messages] == [True]
 
 
 def test_an_agent_that_is_not_seen_is_not_vouched_for(world: World) -> None:

@@ -47,6 +47,7 @@ class Machine:
         self._ticks = count(1000)
         self._mutex = threading.Lock()
         self._living: dict[int, int] = {}
+        self.stopped: set[int] = set()
         self._watched: dict[int, list[int]] = {}
 
     def begin(self, pid: int) -> "Seat":
@@ -63,7 +64,7 @@ class Machine:
 
     def sight(self, pid: int) -> Sighting | None:
         ticks = self._living.get(pid)
-        return None if ticks is None else Sighting(start_ticks=ticks, zombie=False)
+        return None if ticks is None else Sighting(start_ticks=ticks, zombie=False, stopped=pid in self.stopped)
 
     def watch(self, pid: int, start_ticks: int) -> int | None:
         """A descriptor for the watcher to close; the other end closes when the process ends."""

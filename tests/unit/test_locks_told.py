@@ -468,6 +468,9 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     assert any(f"holdfast locks release {grant.token}" in line for line in locks.explain("a").advice)
     timed.process(2).acquire("b", by="alive")
     assert any("look at what process 2 is doing" in line for line in locks.explain("b").advice)
+    timed.machine.stopped.add(2)
+    assert locks.explain("b").advice[0] == "process 2 of alive is stopped (Ctrl-Z, SIGSTOP): kill -CONT 2 lets it go on"
+    assert not any("stopped" in line for line in locks.explain("a").advice)
     timed.process(3, Machine("host-2")).acquire("c", by="far")
     assert any("cannot be seen from here" in line for line in locks.explain("c").advice)
     timed.process(4).acquire("d", by="dead")

@@ -11,6 +11,7 @@ from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Place, Sighting
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
+_STOPPED_STATES = frozenset((b"T", b"t"))
 _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
 _PID_MAX = (1 << 31) - 1
@@ -56,7 +57,7 @@ class Procfs:
         # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
         # files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
-        return Sighting(start_ticks=int(fields[19]), zombie=ended)
+        return Sighting(start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES)
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from shlex import quote
 
 from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import unwritable
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.workflows.change import gone
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Liveness, stopped
 from holdfast.kernel.wording import counted
 from holdfast.places import workflow_folder
 from holdfast.primitives.journal import Lag
+from holdfast.primitives.locks.picture import LockStatus
 from holdfast.stores.files.folders import Folders
 
 LAG_S = 600.0
@@ -29,14 +31,24 @@ def _locks(hf: Holdfast) -> Iterator[Finding]:
     if callable(volatile) and not volatile().exists():
         # Nobody has locked anything since this machine was started; to look would begin that file.
         return
-    dead = [status for status in hf.locks.list_held() if any(hold.reclaimable for hold in status.holds)]
+    held = hf.locks.list_held()
+    yield from (finding for status in held if status.queue for finding in _stopped(hf, status))
+    dead = [status for status in held if any(hold.reclaimable for hold in status.holds)]
     if passed_over := [status.name for status in dead if status.queue]:
-        held = counted(len(passed_over), "lock that others wait for is", "locks that others wait for are")
+        many = counted(len(passed_over), "lock that others wait for is", "locks that others wait for are")
         mend = f"look again in a moment; `holdfast locks explain {passed_over[0]}` tells more"
-        yield warn("leftovers", f"{held} still held by the dead, such as {passed_over[0]}", mend)
+        yield warn("leftovers", f"{many} still held by the dead, such as {passed_over[0]}", mend)
     if unasked := [status.name for status in dead if not status.queue]:
-        held = counted(len(unasked), "lock is", "locks are")
-        yield ok("leftovers", f"{held} still in the name of the dead, such as {unasked[0]}: the next one that asks gets it")
+        many = counted(len(unasked), "lock is", "locks are")
+        yield ok("leftovers", f"{many} still in the name of the dead, such as {unasked[0]}: the next one that asks gets it")
+
+
+def _stopped(hf: Holdfast, status: LockStatus) -> Iterator[Finding]:
+    for hold in status.holds:
+        if hold.process is not None and stopped(hold.process, hf.processes):
+            says = f"{status.name} is waited for, and process {hold.process.pid} of {hold.by}, who holds it, is stopped"
+            mend = f"kill -CONT {hold.process.pid} lets it go on; `holdfast locks explain {quote(status.name)}` tells more"
+            yield warn("leftovers", says, mend)
 
 
 def _jobs(hf: Holdfast) -> Iterator[Finding]:

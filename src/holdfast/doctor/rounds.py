@@ -81,7 +81,7 @@ def _apart(hf: Holdfast | None, limit_s: float, *, answers: bool = False) -> Ite
 
 
 def _away(findings: list[Finding]) -> bool:
-    return any(finding.code in ("store_unavailable", "lock_timeout") for finding in findings)
+    return any(finding.code in ("store_unavailable", "store_corrupt", "lock_timeout") for finding in findings)
 
 
 def _open(settings: Settings, opened: list[Holdfast]) -> list[Finding]:

@@ -11,7 +11,7 @@ from holdfast.app import Holdfast
 from holdfast.configuration import default_store
 from holdfast.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import HoldfastError, NotFound, Unavailable
+from holdfast.kernel.errors import HoldfastError, NotFound, StoreCorrupt, Unavailable
 from holdfast.kernel.limits import CLOCK_SKEW_S, DISK_FREE_BYTES_MIN, DOCTOR_CHECK_S
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
@@ -80,7 +80,7 @@ def schema(hf: Holdfast) -> list[Finding]:
     for space in spaces:
         try:
             hf.store.read(lambda tx, space=space: tx.range(space, limit=1, damaged=[]), scope=[space])  # type: ignore[misc]
-        except Unavailable:
+        except (Unavailable, StoreCorrupt):
             # That is the store's own trouble, the same for every kind: it is told once.
             raise
         except HoldfastError as error:

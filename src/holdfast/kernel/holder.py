@@ -35,6 +35,8 @@ class Sighting(NamedTuple):
 
     start_ticks: int | None
     zombie: bool
+    stopped: bool = False
+    """It lives and does nothing until it is continued."""
 
 
 class Holder(Plain, frozen=True, kw_only=True):
@@ -116,3 +118,11 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
     if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
         return Liveness.DEAD
     return Liveness.ALIVE
+
+
+def stopped(holder: Holder, processes: Processes) -> bool:
+    """Is the holder alive here, and stopped, as by Ctrl-Z, SIGSTOP or a debugger? False when that cannot be seen."""
+    if holder.place != processes.here():
+        return False
+    seen = processes.sight(holder.pid)
+    return seen is not None and seen.stopped and seen.start_ticks == holder.start_ticks

@@ -79,7 +79,7 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
             Fact(name="owner", text=who(workflow.owner)),
             Fact(name="preemptible", text="yes" if workflow.preemptible else "no"),
         ),
-        advice=(_advice(workflow, in_the_way),),
+        advice=(advice(workflow, in_the_way),),
     )
 
 
@@ -128,7 +128,8 @@ def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
     )
 
 
-def _advice(workflow: Workflow, in_the_way: bool) -> str:
+def advice(workflow: Workflow, in_the_way: bool) -> str:
+    """What to do about a workflow, where a swap waits for it."""
     if not in_the_way:
         return "nothing to do"
     if workflow.preempt is Preempt.IGNORED:

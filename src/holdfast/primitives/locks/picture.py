@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from holdfast.kernel.codec import Instant, Value
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe, stopped
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.store import ReadTx, Store
 from holdfast.primitives.locks import rules
@@ -139,7 +139,8 @@ def explain(table: Table, name: str, store: Store, processes: Processes) -> Expl
     """A resource's status, the chain of waits behind its holders, and advice."""
     status = status_of(table, name, store, processes)
     blockages = _blockages(table, status, _Seen(store, processes, status.now))
-    return Explanation(status=status, blockages=blockages, advice=tuple(_advice(status, blockages)))
+    advice = _advice(status, blockages, _stopped(status, blockages, processes))
+    return Explanation(status=status, blockages=blockages, advice=tuple(advice))
 
 
 def graph_of(tx: ReadTx, store: Store, processes: Processes) -> Graph:
@@ -212,13 +213,21 @@ def _blockages(table: Table, status: LockStatus, seen: _Seen) -> tuple[Blockage,
     return tuple(found)
 
 
-def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
+def _stopped(status: LockStatus, blockages: tuple[Blockage, ...], processes: Processes) -> dict[str, int]:
+    """The holders whose process is stopped, all along the chain: nothing goes on before they do."""
+    holds = [*status.holds, *(hold for blockage in blockages for hold in blockage.holds)]
+    return {hold.by: hold.process.pid for hold in holds if hold.process is not None and stopped(hold.process, processes)}
+
+
+def _advice(status: LockStatus, blockages: tuple[Blockage, ...], stopped: dict[str, int]) -> list[str]:
     name = shlex.quote(status.name)
     if not status.holds:
         if status.queue:
             return [f"{name} is free, and those in line for it wait for something else of their set: see its queue"]
         return [f"{name} is free: nothing to do"]
-    advice = []
+    advice = [
+        f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} lets it go on" for by, pid in stopped.items()
+    ]
     for hold in status.holds:
         if hold.reclaimable:
             advice.append(f"{hold.by}'s grant is over: the next one that asks for {name} gets it, nothing to do")
@@ -232,7 +241,7 @@ def _advice(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
                 f"{hold.by}'s process cannot be seen from here (another machine or container); it shows signs of life until "
                 "its lease ends, and if none come, the next in line gets it then"
             )
-        elif not any(blockage.by == hold.by for blockage in blockages):
+        elif hold.by not in stopped and not any(blockage.by == hold.by for blockage in blockages):
             advice.append(f"{hold.by} is alive and waits for nothing here: look at what process {_pid(hold.process)} is doing")
     ends = [hold for blockage in blockages for hold in blockage.holds if not any(b.by == hold.by for b in blockages)]
     for by, pid in {hold.by: _pid(hold.process) for hold in ends}.items():

@@ -29,7 +29,7 @@ from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
 from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
-from holdfast.stores.sqlite.translate import TablesChanged
+from holdfast.stores.sqlite.translate import TablesChanged, corrupt, translated
 from holdfast.stores.sqlite.users import Users
 from holdfast.stores.waking import FdListener
 
@@ -329,13 +329,19 @@ class SqliteStore:
     def _create_volatile(self, raw: sqlite3.Connection, connection: Connection) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         carried = self._end_other_boots()
-        era = self.durable.write(
-            connection,
-            lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
-            TRANSACT_TIMEOUT_S,
-            sleepy=True,
-        )
-        self.durable.settle(connection)
+        try:
+            era = self.durable.write(
+                connection,
+                lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
+                TRANSACT_TIMEOUT_S,
+                sleepy=True,
+            )
+            self.durable.settle(connection)
+        except sqlite3.DatabaseError as error:
+            if corrupt(error):
+                # Whoever opens the new file would take it for the damaged one.
+                raise translated(self.path, error) from None
+            raise
         schema.create(raw, era)
 
     def _end_other_boots(self) -> int:

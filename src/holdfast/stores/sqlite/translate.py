@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pwd
+import shlex
 import sqlite3
 import stat
 from pathlib import Path
@@ -29,6 +30,12 @@ def busy(error: sqlite3.Error) -> bool:
     return primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def corrupt(error: sqlite3.Error) -> bool:
+    """True when the file is damaged, or no database."""
+    # The driver's own complaint about a text column has no code.
+    return primary(error) in _CORRUPT or (not primary(error) and "decode to UTF-8" in str(error))
+
+
 def tables_changed(error: sqlite3.Error) -> bool:
     """True when a statement met other tables than it was made for."""
     return primary(error) == sqlite3.SQLITE_ERROR and "no such" in str(error)
@@ -37,13 +44,8 @@ def tables_changed(error: sqlite3.Error) -> bool:
 def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) -> HoldfastError:
     """What a SQLite error means to the caller. While `committing`, an I/O error leaves the outcome unknown."""
     code = primary(error)
-    # The driver's own complaint about a text column has no code.
-    if code in _CORRUPT or (not code and "decode to UTF-8" in str(error)):
-        return StoreCorrupt(
-            f"{path} is damaged or is not a SQLite database ({error}): run `holdfast store check`, then "
-            "`holdfast store restore FILE`",
-            path=str(path),
-        )
+    if corrupt(error):
+        return StoreCorrupt(f"{path} is damaged or is not a SQLite database ({error}): {_restored(path)}", path=str(path))
     if busy(error):
         return StoreUnavailable(
             f"{path} is locked by another program: close it there (a sqlite3 shell, a copy in progress) and try again",
@@ -67,6 +69,13 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
         path=str(path),
         outcome=outcome,
     )
+
+
+def _restored(path: Path) -> str:
+    """What to do about a damaged file. That of locks is in no backup, and is nothing but the locks of this boot."""
+    if ".locks-" in path.name:
+        return f"it has locks alone, so end what holds them, then `rm {shlex.quote(str(path))}*`; the next one begins it anew"
+    return "put a backup in its place with `holdfast store restore FILE`"
 
 
 _ELSEWHERE = "Choose another place with --store or HOLDFAST_STORE"

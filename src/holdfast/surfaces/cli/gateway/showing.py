@@ -26,7 +26,8 @@ def status(agent: str, as_json: bool, url: str | None, token_file: Path | None) 
         json_document(found)
         return
     hidden = ("schema_version", "protocol_version")
-    pairs([(name, str(value)) for name, value in found.items() if name not in hidden and value not in (None, "")])
+    facts = [(name, str(value)) for name, value in found.items() if name not in hidden and value not in (None, "")]
+    pairs([*facts, *_next(agent, found)])
 
 
 @click.command()
@@ -48,6 +49,18 @@ def requests(agent: str, state: str | None, limit: int, as_json: bool, url: str 
         elastic=["what"],
         empty=f"No requests. Hand one in: holdfast gateway prompt {agent} 'say hello'",
     )
+
+
+def _next(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to do about a gateway that takes no requests."""
+    if found["gateway_health"] != "healthy":
+        return [("what to do", f"holdfast gateway serve {agent}")]
+    if found["request_admission"] == "blocked_reconciliation":
+        decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {found['managed_agent_instance_epoch']}"
+        return [("what to do", f"holdfast gateway requests {agent}, then {decide}")]
+    if found["request_admission"] == "blocked_unavailable":
+        return [("what to do", f"start {agent} again; what was accepted waits for it")]
+    return []
 
 
 def _row(request: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import json_document, moment, pairs
 from holdfast.surfaces.cli.workflows.words import STATES
+from holdfast.views.workflows import advice
 
 
 @click.command()
@@ -58,8 +59,10 @@ def _facts(found: SwapStatus) -> list[tuple[str, str]]:
     current = "none" if found.current is None else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
     facts = [("current", current), ("swap", "none" if found.marker is None else _swap(found.marker))]
     for workflow in found.workflows:
-        state = STATES[workflow.preempt]
-        facts.append(("workflow", f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {state}"))
+        words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {STATES[workflow.preempt]}"
+        if found.marker is not None and found.marker.recipe != workflow.recipe:
+            words += f". The swap waits for it: {advice(workflow, in_the_way=True)}"
+        facts.append(("workflow", words))
     return facts
 
 

@@ -279,11 +279,12 @@ function headShown() {
   const { states, total } = told.agents;
   const gone = states.dead + states.over;
   const blocked = told.gateways.filter((one) => one.tone === "bad").length;
+  const open = told.gateways.filter((one) => ["good", "busy"].includes(one.tone)).length;
   tab("now", told.needs.length ? String(told.needs.length) : "✓", told.needs.length ? (told.needs.length === 1 ? "needs you" : "need you") : "all calm");
   tab("agents", total.toLocaleString(), gone ? `${gone} not alive` : total ? "alive" : "");
   tab("locks", told.locks.resources.toLocaleString(), told.locks.waiting ? `${told.locks.waiting} waiting` : "held");
   tab("jobs", told.jobs.running.toLocaleString(), `running, ${told.jobs.pending.toLocaleString()} pending`);
-  tab("gateways", told.gateways.length.toLocaleString(), blocked ? `${blocked} blocked` : told.gateways.length ? "open" : "");
+  tab("gateways", told.gateways.length.toLocaleString(), blocked ? `${blocked} blocked` : told.gateways.length ? `${open || "none"} open` : "");
   tab("workflows", told.swap.workflows.length.toLocaleString(), told.swap.target ? `swap to ${told.swap.target}` : (told.swap.current ?? ""));
   tab("journal", told.journal.length ? when(told.journal[0].at) : "–", told.journal[0]?.kind ?? "empty");
 }
