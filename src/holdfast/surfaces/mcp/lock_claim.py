@@ -56,12 +56,20 @@ class LockClaim:
         if self._pursuit.error is not None:
             raise self._pursuit.error
         found = self._pursuit.found
-        if found is None or found.gone == "released":
-            why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._given_back else "given up"
-            raise LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
+        if found is None or self._given_back or found.gone == "released":
+            raise self._gone()
         if found.gone == "lost":
             raise lost(found)
         return found
+
+    def tell(self) -> bool:
+        """The agent is about to know that it holds it; True for the first time. Raises LeaseLost when it was given back in the
+        same moment."""
+        with self._mutex:
+            if self._given_back:
+                raise self._gone()
+            first, self.told = not self.told, True
+        return first
 
     def ahead(self) -> tuple[Ahead, ...]:
         """Who is before it, while it waits."""
@@ -84,6 +92,7 @@ class LockClaim:
             if grant is None:
                 return
             self._hf.locks.check(grant)
+            first = self.tell()
         except LeaseLost as error:
             yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
             return
@@ -92,8 +101,7 @@ class LockClaim:
                 raise
             yield Notice(kind="lock_refused", handle=self.handle, message=error.message)
             return
-        if not self.told:
-            self.told = True
+        if first:
             words = f"{', '.join(self.names)} is yours now (token {grant.token}): do what you wanted it for, then release it"
             yield Notice(kind="lock_granted", handle=self.handle, message=words)
 
@@ -104,9 +112,13 @@ class LockClaim:
         due_s = self._granted_s + MCP_UNTOLD_S
         if now_s < due_s:
             return due_s
-        grant = self._pursuit.found
+        with self._mutex:
+            if self.told:
+                return None
+            # Before it is: whoever was told of it from here on would work without it.
+            self._given_back = True
         try:
-            self._given_back = self._hf.locks.release(grant)
+            self._hf.locks.release(self._pursuit.found)
         except HoldfastError:
             return now_s + 1.0
         return None
@@ -120,6 +132,10 @@ class LockClaim:
             waited = self._grant is None
         self._pursuit.stop(within_s)
         return waited if self._grant is None else self._hf.locks.release(self._grant)
+
+    def _gone(self) -> LeaseLost:
+        why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._given_back else "given up"
+        return LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
 
     def _seek(self, stop_fd: int) -> Grant | None:
         grant = self._hf.locks.try_acquire(

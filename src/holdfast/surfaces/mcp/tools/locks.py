@@ -93,6 +93,8 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         grant = claim.grant()
         if grant is not None:
             hand.hf.locks.check(grant)
+            if not call.taken_back:
+                claim.tell()
     except Unavailable:
         raise
     except HoldfastError:
@@ -102,7 +104,6 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         return LockAnswer(
             handle=claim.handle, state="waiting", names=claim.names, mode=claim.mode, ahead=claim.ahead(), next=_GO_ON
         )
-    claim.told = claim.told or not call.taken_back
     return LockAnswer(
         handle=claim.handle,
         state="held",
