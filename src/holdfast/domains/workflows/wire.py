@@ -8,7 +8,7 @@ another program may lack those three: its processes are then judged by pid and s
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from typing import Any, TypeVar
 
 from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
@@ -56,15 +56,16 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     if rest.pop("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
     started_at = _instant(rest.pop("started_at"))
+    renewed_at = _instant(rest.pop("last_renewed_at", None) or clock.render(started_at))
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
-    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
-        raise ValueError(f"a time to live of {ttl_s} s is not possible")
+    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S or renewed_at.year >= MAXYEAR - 10:
+        raise ValueError(f"a time to live of {ttl_s} s from {renewed_at.isoformat()} on is not possible")
     return Workflow(
         name=key,
         recipe=_text(rest.pop("recipe")),
         owner=_holder("owner", rest),
         started_at=started_at,
-        last_renewed_at=_instant(rest.pop("last_renewed_at", None) or clock.render(started_at)),
+        last_renewed_at=renewed_at,
         ttl_seconds=ttl_s,
         preemptible=bool(rest.pop("preemptible", False)),
         preempt_signal_path=rest.pop("preempt_signal_path", None),
