@@ -20,6 +20,7 @@ from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
+from holdfast.primitives.locks.oversight import _renew
 from holdfast.primitives.locks.record import LOCK_WAITS
 from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.waiting import Ahead
@@ -149,6 +150,24 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
     after = ends()
     assert after[0] > before[0]
     assert after[1] == before[1]
+
+
+def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
+    """One renewed it as the other let go of a part: the renewal's copy had what was free by then, or there was none at all."""
+    grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
+    timed.clock.advance(10)
+    renewed = timed.locks._room.transact(lambda turns: _renew(turns, grant.id, grant.taken, 60))[0]
+    assert renewed is not None
+    timed.locks.free("a", by="job")
+    timed.locks._lasting.keep(renewed)
+
+    def copies() -> list[tuple[str, ...]]:
+        return timed.store.read(lambda tx: [row.record.hold.names for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+
+    assert copies() == [("b",)]
+    timed.locks.free("b", by="job")
+    timed.locks._lasting.keep(renewed)
+    assert copies() == []
 
 
 def test_the_rest_of_a_set_is_kept_when_its_job_has_let_go_of_a_part(timed: World) -> None:
