@@ -6,7 +6,7 @@ claim without a recorded process is ended by its limits alone.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -67,7 +67,7 @@ class Reaper:
         alive: list[Holder] = []
         for page in self._pages():
             suspects, liveness = self._looked(page)
-            reaped += self._reap(suspects) if suspects else []
+            reaped += self._reap(suspects, liveness) if suspects else []
             alive += [job.claimed_by for job in page.jobs if job.claimed_by and liveness[job.job_id] is Liveness.ALIVE]
         return Sweep(reaped, alive)
 
@@ -114,7 +114,7 @@ class Reaper:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job]) -> list[Job]:
+    def _reap(self, suspects: Sequence[Job], liveness: Mapping[str, Liveness]) -> list[Job]:
         # In the order of their keys, as everybody who latches several records does.
         dead = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
 
@@ -124,7 +124,7 @@ class Reaper:
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.token != seen.token or row.record.status is not JobStatus.RUNNING:
                     continue
-                after = _verdict(row.record, self._liveness(seen), tx.now)
+                after = _verdict(row.record, liveness[job_id], tx.now)
                 if after is not None:
                     write(tx, self._journal, row.record, after, told={"why": after.error_code or WORKER_DIED})
                     reaped.append(after)
