@@ -1,9 +1,12 @@
 """A command that is run for a job: ended with all it started."""
 
 import os
+import select
 import signal
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +72,33 @@ def test_a_child_has_the_grace_to_end_by_itself_and_no_longer_than_it_needs(tmp_
     assert time.monotonic() - began < PATIENCE_S / 2
     command.close()
     assert heard.wait(2)[1] == 1
+
+
+def test_a_command_whose_worker_died_as_it_was_started_never_begins(tmp_path: Path) -> None:
+    """Between the fork and the moment in which the kernel is told, some milliseconds: it ran on beside the next attempt."""
+    began = tmp_path / "began"
+    told, telling = os.pipe()
+    worker = os.fork()
+    if not worker:
+        own = os.getpid()
+
+        def orphaned() -> None:
+            os.write(telling, b"%d" % os.getpid())
+            os.kill(own, signal.SIGKILL)
+            while os.getppid() == own:
+                pass
+
+        try:
+            os.register_at_fork(after_in_child=orphaned)
+            run(f"echo > {began}", Heard())
+        finally:
+            os._exit(1)
+    command = int(os.read(told, 100))
+    with suppress(ProcessLookupError):
+        ended = os.pidfd_open(command)
+        assert select.select([ended], [], [], PATIENCE_S)[0]
+        os.close(ended)
+    os.waitpid(worker, 0)
+    assert not began.exists()
+    os.close(told)
+    os.close(telling)

@@ -1,5 +1,6 @@
 """What goes over the wire: how few messages, how often a body runs, and what a notice may not do to a commit."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,8 @@ import psycopg
 import pytest
 
 from holdfast import connect
-from holdfast.kernel.errors import InvalidValue
+from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import listening, messages, open_postgres, transaction
@@ -356,3 +358,30 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresSt
     monkeypatch.setattr(transaction.PostgresTx, "_take", apart)
     tokens.append(store.transact(body, scope=[rows(THINGS)]))
     assert tokens == sorted(set(tokens))
+
+
+def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(postgres_url: str) -> None:
+    """It waited for every claim that was under way, and kept out all that came meanwhile."""
+    claiming, go_on = threading.Event(), threading.Event()
+    with connect(postgres_url) as hf, ThreadPoolExecutor(3) as pool:
+        hf.jobs.register_job("x", agent="a", agent_session="s")
+
+        runs: list[int] = []
+
+        def dawdle(tx: Tx) -> None:
+            runs.append(1)
+            assert tx.take_first(JOBS, "turn", ("s",)) is not None
+            claiming.set()
+            assert go_on.wait(PATIENCE_S)
+
+        claim = pool.submit(hf.store.transact, dawdle, scope=[rows(JOBS)])
+        assert claiming.wait(PATIENCE_S)
+        try:
+            assert hf.jobs.register_job("y", agent="a", agent_session="s", job_id="mine").job_id == "mine"
+        finally:
+            go_on.set()
+        claim.result(PATIENCE_S)
+        assert len(runs) == 1, "the server did not have to end it for the other's sake"
+        # And of two who want one id, one gets it.
+        both = [pool.submit(hf.jobs.register_job, "z", agent="a", agent_session="s", job_id="ours") for _ in range(2)]
+        assert sorted(type(one.exception(PATIENCE_S)) is Collision for one in both) == [False, True]

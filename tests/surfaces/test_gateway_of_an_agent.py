@@ -3,16 +3,21 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.announcing import Announcement
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.names import id_of
-from holdfast.kernel.errors import HoldfastError, status_of
+from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.settings import Settings
+from holdfast.reaching import Served
+from holdfast.surfaces.cli.gateway import process
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
@@ -34,11 +39,11 @@ def bench(tmp_path: Path) -> Iterator[AgentBench]:
 def served(bench: AgentBench) -> Iterator[Process]:
     """A gateway before an agent in tmux, of which it is told nothing but the name."""
     bench.start_agent("gpu", command=SHELL)
-    process = bench.start("gateway", "serve", "gpu")
-    assert line(process).startswith("gateway of gpu at http://127.0.0.1:")
-    yield process
-    process.kill()
-    process.communicate()
+    begun = bench.start("gateway", "serve", "gpu")
+    assert line(begun).startswith("gateway of gpu at http://127.0.0.1:")
+    yield begun
+    begun.kill()
+    begun.communicate()
 
 
 def test_the_agents_record_says_where_its_gateway_is_while_it_is(bench: AgentBench, served: Process) -> None:
@@ -281,3 +286,23 @@ def test_a_gateway_serves_though_its_agent_is_in_no_registry(bench: AgentBench) 
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another was found in the moment before there was a server to stop: it served on, and both had the agent."""
+
+    @contextmanager
+    def lost_at_once(_: Announcement, __: Settings, *, on_lost: Callable[[], None]) -> Iterator[None]:
+        on_lost()
+        yield
+
+    began: list[object] = []
+    monkeypatch.setattr(process, "announced", lost_at_once)
+    monkeypatch.setattr(process, "serve", lambda *given: began.append(given))
+    settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
+    served, spec = Served("gpu", None, None), CommandSpec(argv=("cat",))
+    with pytest.raises(LeaseLost, match="another gateway has taken over"):
+        process.run("gpu", served, spec, settings, host="127.0.0.1", port=0, more_hosts=(), depth_max=10)
+    assert began == []

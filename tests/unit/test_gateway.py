@@ -21,6 +21,7 @@ from holdfast.kernel.errors import (
     Held,
     InvalidValue,
     NotFound,
+    RecordInvalid,
     Refused,
     StoreUnavailable,
     UpstreamUnavailable,
@@ -29,7 +30,7 @@ from holdfast.kernel.limits import ANSWER_CHARS_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request, RequestState
-from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.queue.record import REQUESTS, Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -780,3 +781,24 @@ def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
     if isinstance(adapter, dict):
         with pytest.raises(InvalidValue):
             spec_of(adapter)
+
+
+def test_a_damaged_request_is_the_matter_of_its_own_key_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever tried again with its key made all fail that shared the commit."""
+    gateway = desk.gateway(ScriptedAgent())
+    first = ask(gateway, key="mine")
+    decode = REQUESTS.decode
+
+    def damaged(key: str, data: bytes) -> Request:
+        if key.endswith(first.request_id):
+            raise RecordInvalid(f"requests/{key} is damaged", space="requests", key=key)
+        return decode(key, data)
+
+    monkeypatch.setattr(REQUESTS, "decode", damaged)
+    drafts = [
+        draft_of("submit_prompt", {"prompt": "hello"}, gateway.adapter.check, idempotency_key=key) for key in ("mine", "other")
+    ]
+    again, other = gateway.accept([Asked(draft) for draft in drafts])
+    assert isinstance(again, RecordInvalid)
+    assert isinstance(other, Request)
+    assert gateway.queue.get(other.request_id).state is RequestState.ACCEPTED

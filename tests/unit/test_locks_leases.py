@@ -20,6 +20,7 @@ from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
+from holdfast.primitives.locks.oversight import _renew
 from holdfast.primitives.locks.record import LOCK_WAITS
 from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.waiting import Ahead
@@ -229,6 +230,24 @@ def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
         timed.locks.renew(grant)
     timed.clock.advance(6)
     timed.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
+    """One renewed it as the other let go of a part: the renewal's copy had what was free by then, or there was none at all."""
+    grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
+    timed.clock.advance(10)
+    renewed = timed.locks._room.transact(lambda turns: _renew(turns, grant.id, grant.taken, 60))[0]
+    assert renewed is not None
+    timed.locks.free("a", by="job")
+    timed.locks._lasting.keep(renewed)
+
+    def copies() -> list[tuple[str, ...]]:
+        return timed.store.read(lambda tx: [row.record.hold.names for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+
+    assert copies() == [("b",)]
+    timed.locks.free("b", by="job")
+    timed.locks._lasting.keep(renewed)
+    assert copies() == []
 
 
 def test_renewing_never_shortens(timed: World) -> None:

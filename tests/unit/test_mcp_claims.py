@@ -121,6 +121,21 @@ def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
         claim.grant()
 
 
+def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes as its time to come is over: it was told that the lock is its own, and worked without it."""
+    claim, ended = _lock_claim(hf)
+    assert ended.wait(PATIENCE_S)
+    release, told = hf.locks.release, []
+
+    def release_late(grant: Grant) -> bool:
+        told.extend(notice.kind for notice in claim.notices())
+        return release(grant)
+
+    monkeypatch.setattr(hf.locks, "release", release_late)
+    assert claim.attend(1e12) is None
+    assert (told, hf.locks.status("x").holds) == (["lease_lost"], ())
+
+
 def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)

@@ -68,6 +68,15 @@ def test_one_that_cannot_be_seen_for_want_of_descriptors_is_not_watched_and_cost
     assert os.listdir("/proc/self/fd") == before
 
 
+@pytest.mark.parametrize("pid", [2**31, 10**30])
+def test_a_number_that_no_process_can_have_is_a_dead_one(pid: int) -> None:
+    """One such number in another program's file made every look at all of its records fail."""
+    processes = Procfs()
+    holder = replace(processes.current(), pid=pid)
+    assert probe(holder, processes, embedded=True) is Liveness.DEAD
+    assert processes.death(holder) is None
+
+
 _HEADLESS = """
 import ctypes, platform, sys, threading
 def last():

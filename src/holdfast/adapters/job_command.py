@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from holdfast.kernel.errors import NotFound, Unavailable
 
@@ -48,7 +49,7 @@ class Command:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_die_with_parent, os.getpid()),
             )
         except FileNotFoundError as error:
             missing = f"the folder {cwd}" if cwd is not None and error.filename == cwd else f"the command {words[0]}"
@@ -147,5 +148,8 @@ def _wait_for_one(pids: Sequence[int], timeout_s: float) -> None:
         poll.poll(timeout_s * 1000)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before the kernel knew: nobody would tell this process of it any more.
+        os.kill(os.getpid(), signal.SIGKILL)

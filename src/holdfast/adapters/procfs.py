@@ -103,7 +103,7 @@ class Procfs:
             return None
         try:
             pidfd = os.pidfd_open(holder.pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
         try:
             seen = self.sight(holder.pid)
@@ -141,7 +141,8 @@ class Procfs:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
+        # Another program's file may name any number.
         return False
     except PermissionError:
         return True

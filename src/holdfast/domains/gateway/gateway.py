@@ -14,7 +14,7 @@ from holdfast.domains.gateway.status import Status, status_of
 from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Value
-from holdfast.kernel.errors import Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
+from holdfast.kernel.errors import Corrupt, Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
@@ -359,7 +359,8 @@ class Gateway:
                 return known
             check_admission(self.agent, attachment, seen, asked.expected_epoch)
             return line.accept(asked.draft, request_id, epoch=attachment.epoch)
-        except (Refused, Unavailable) as error:
+        except (Refused, Unavailable, Corrupt) as error:
+            # A damaged request, too, is the matter of the one whose key leads to it, and of no other in the same commit.
             return error
 
     def _tell(self, tx: Tx, kind: str, data: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ class Reaper:
         processes, and a few of each live one: the others may be many."""
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         known: Known = {}
-        reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects)]
+        reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects, known)]
         return Sweep(reaped, [holder for holder, liveness in known.items() if liveness is Liveness.ALIVE])
 
     def due(self) -> list[Job]:
@@ -130,13 +130,12 @@ class Reaper:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job]) -> list[Job]:
+    def _reap(self, suspects: Sequence[Job], known: "Known") -> list[Job]:
         # In the order of their keys, as everybody who latches several records does.
         dead = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
 
         def body(tx: Tx) -> list[Job]:
             reaped = []
-            known: Known = {}
             for job_id, seen in dead.items():
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.token != seen.token or row.record.status is not JobStatus.RUNNING:

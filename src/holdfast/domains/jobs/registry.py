@@ -108,8 +108,7 @@ class Jobs:
             tx.notify(queue_topic(agent_session))
             return job
 
-        # A row that is not there cannot be latched; a random id needs none, a given one the whole space.
-        job = self._store.transact(body, scope=_JOBS_ALONE if job_id is None else [JOBS])
+        job = self._store.transact(body, scope=_JOBS_ALONE)
         if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
             self._prune_now_and_then()
         return job

@@ -57,10 +57,10 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     if rest.pop("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
     started_at = _instant(rest.pop("started_at"))
+    renewed_at = _instant(rest.pop("last_renewed_at", None) or clock.render(started_at))
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise ValueError(f"a time to live of {ttl_s} s is not possible")
-    renewed_at = _instant(rest.pop("last_renewed_at", None) or clock.render(started_at))
     # One that ends beyond the calendar is none either: whoever looks at all of them would stumble over it.
     leases.grant(renewed_at, ttl_s)
     return Workflow(

@@ -52,12 +52,22 @@ class Lasting:
 
     def keep(self, hold: Hold) -> None:
         """Make a grant outlive a reboot, as it is now, if no process holds it."""
-        if self._store.embedded and hold.process is None:
-            copy = LastingGrant(hold=hold)
-            self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])
-            # Ended meanwhile, by another that had no copy to remove yet?
-            if not any(other.id == hold.id for other in lock_in(self._store.get(LOCKS, hold.names[0])).holds):
-                self.forget(hold.id)
+        if not self._store.embedded or hold.process is not None:
+            return
+        written: Hold | None = None
+        present: Hold | None = hold
+        # Again if it was changed or ended meanwhile, by another that had no copy to change yet.
+        while present is not None and present != written:
+            written, copy = present, LastingGrant(hold=present)
+            self._store.transact(lambda tx, copy=copy: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])  # type: ignore[misc]
+            present = self._present(present)
+        if present is None:
+            self.forget(hold.id)
+
+    def _present(self, hold: Hold) -> Hold | None:
+        """A grant as the table has it."""
+        held = (other for name in hold.names for other in lock_in(self._store.get(LOCKS, name)).holds)
+        return next((other for other in held if other.id == hold.id), None)
 
     def end(self, hold: Hold) -> None:
         """A grant is over; if no process held it, it must not come back."""

@@ -56,18 +56,20 @@ class LockClaim:
         if self._pursuit.error is not None:
             raise self._pursuit.error
         found = self._pursuit.found
-        if found is not None and found.gone == "lost":
-            raise lost(found)
-        if found is None or found.gone == "released" or self._given_back:
+        if found is None or self._given_back or found.gone == "released":
             raise self._over()
+        if found.gone == "lost":
+            raise lost(found)
         return found
 
-    def tell(self) -> None:
-        """The agent is about to be told that it holds it. Raises LeaseLost when it is just being given back: never both."""
+    def tell(self) -> bool:
+        """The agent is about to know that it holds it; True for the first time. Raises LeaseLost when it was given back in the
+        same moment."""
         with self._mutex:
             if self._given_back:
                 raise self._over()
-            self.told = True
+            first, self.told = not self.told, True
+        return first
 
     def ahead(self) -> tuple[Ahead, ...]:
         """Who is before it, while it waits."""
@@ -90,8 +92,7 @@ class LockClaim:
             if grant is None:
                 return
             self._hf.locks.check(grant)
-            known = self.told
-            self.tell()
+            first = self.tell()
         except LeaseLost as error:
             yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
             return
@@ -100,7 +101,7 @@ class LockClaim:
                 raise
             yield Notice(kind="lock_refused", handle=self.handle, message=error.message)
             return
-        if not known:
+        if first:
             words = f"{', '.join(self.names)} is yours now (token {grant.token}): do what you wanted it for, then release it"
             yield Notice(kind="lock_granted", handle=self.handle, message=words)
 
@@ -114,6 +115,7 @@ class LockClaim:
         with self._mutex:
             if self.told:
                 return None
+            # Before it is: whoever was told of it from here on would work without it.
             self._given_back = True
         try:
             self._hf.locks.release(self._pursuit.found)

@@ -98,12 +98,14 @@ class SwapClaim:
             raise self._pursuit.error
         return self._pursuit.found
 
-    def tell(self) -> None:
-        """The agent is about to be told that it may load. Raises LeaseLost when the swap is just being given up: never both."""
+    def tell(self) -> bool:
+        """The agent is about to be told that it may load; True for the first time. Raises LeaseLost when the swap is just being
+        given up: never both."""
         with self._mutex:
             if self._unwanted:
                 raise self._over()
-            self.told = True
+            first, self.told = not self.told, True
+        return first
 
     def refused(self, error: HoldfastError) -> bool:
         """Is this what the swap itself ended with?"""
@@ -143,12 +145,11 @@ class SwapClaim:
         elif (swap := self.swap()) is not None:
             try:
                 swap.check()
-                known = self.told
-                self.tell()
+                first = self.tell()
             except LeaseLost as error:
                 yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
                 return
-            if not known:
+            if first:
                 words = (
                     f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
                 )

@@ -84,7 +84,9 @@ def _serve(parts: GatewayParts, listening: socket.socket, more_hosts: Sequence[s
     # What is loaded by now stays loaded: the collector need not look at it again and again.
     gc.freeze()
     try:
-        serve(ending.server, listening)
+        # It may have been lost before there was a server to stop.
+        if not ending.lost:
+            serve(ending.server, listening)
     finally:
         parts.worker.stop()
         mirror.close()
