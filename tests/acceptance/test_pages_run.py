@@ -74,7 +74,7 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     """A home with an empty store, and a tmux of its own where a page uses one, with `holdfast` on the PATH."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec '{sys.executable}' -m holdfast.surfaces.cli.entry "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {_quoted(sys.executable)} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     # Where nobody listens, whatever runs on this machine.
