@@ -1,5 +1,6 @@
 """What tests of every room may ask for."""
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -8,6 +9,8 @@ import pytest
 
 from holdfast.stores import waking
 from tests.patience import NEVER_S
+
+FOREIGN = ("HOLDFAST_", "DELEGATE_", "MQTT_", "TMUX", "PG", "XDG_")
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
@@ -23,6 +26,16 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+            patch.delenv(name)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture

@@ -68,8 +68,6 @@ class Clinic:
 
 @pytest.fixture
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
-    for name in [name for name in os.environ if name.startswith(("MQTT_", "TMUX", "HOLDFAST_", "DELEGATE_"))]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return Clinic(tmp_path)
