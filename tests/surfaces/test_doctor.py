@@ -4,7 +4,6 @@ import grp
 import json
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,11 +25,13 @@ from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.holder import Holder
 from holdfast.testing.clock import ManualClock
+from tests.disk import mounted
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
+from tests.tmux_server import tmux_server
 
 NOBODY = 65534
 
@@ -177,19 +178,6 @@ def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pyte
 
 
 # --- the store ---
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own, for the block; a skip where this user may mount none."""
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
-    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
-        pytest.skip("cannot mount a tmpfs here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
@@ -431,22 +419,13 @@ def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("tmux") is None:
-        pytest.skip("no tmux here: apt-get install tmux")
-    # Not pytest's folder, which is too long for the name of a socket.
-    folder = Path("/tmp") / f"hfd-{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("TMUX_TMPDIR", str(folder))
-    subprocess.run(["tmux", "new-session", "-d", "-s", "x", "sleep 600"], check=True)
-    pid = int(subprocess.run(["tmux", "display", "-p", "#{pid}"], capture_output=True, text=True, check=True).stdout)
-    try:
+    with tmux_server() as tmux:
+        monkeypatch.setenv("TMUX_TMPDIR", str(tmux.folder))
+        tmux("new-session", "-d", "-s", "x", "sleep 600")
         assert "1 tmux session" in clinic.look("tmux")[0].says
-        os.kill(pid, signal.SIGSTOP)
+        tmux.stop()
         found = clinic.only("tmux")
         assert found.verdict is Verdict.FAIL and "kill -CONT" in found.mend
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- the broker ---
