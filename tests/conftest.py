@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,16 @@ def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is missing shows."""
     monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
+
+
+@pytest.fixture
+def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that does nothing, for a test to kill."""
+    with subprocess.Popen(["sleep", "infinity"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="session")
