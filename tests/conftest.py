@@ -1,6 +1,8 @@
 """What tests of every room may ask for."""
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,8 @@ import pytest
 
 from holdfast.stores import waking
 from tests.patience import NEVER_S
+
+FOREIGN = ("HOLDFAST_", "DELEGATE_", "MQTT_", "TMUX", "PG", "XDG_")
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
@@ -25,10 +29,30 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+            patch.delenv(name)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is missing shows."""
     monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
+
+
+@pytest.fixture
+def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that does nothing, for a test to kill."""
+    with subprocess.Popen(["sleep", "infinity"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 A `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must appear. Numbers, names that
 commands make up and lengths of time may differ. A block below `<!-- in a second terminal -->` goes on beside the others, once
-it has said its first line, until `<!-- the second terminal is done -->`.
+it has said its first line, until `<!-- the second terminal is done -->`. One below `<!-- within moments -->` only looks, and is
+run again until what is shown has come about.
 """
 
 import os
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.patience import PATIENCE_S, until
 from tests.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +38,7 @@ PAGES = [
 WITHOUT_SHELL = ["testing.md"]
 """What they show on a terminal takes half an hour."""
 WITH_TMUX = {"agents.md", "gateway.md"}
-TIMEOUT_S = 60
-BEGUN, DONE = "in a second terminal", "the second terminal is done"
+BEGUN, DONE, SOON = "in a second terminal", "the second terminal is done", "within moments"
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     """A home with an empty store, and a tmux of its own where a page uses one, with `holdfast` on the PATH."""
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.surfaces.cli.entry "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {_quoted(sys.executable)} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     # Where nobody listens, whatever runs on this machine.
@@ -102,7 +103,7 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[
         env=environment,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -119,12 +120,26 @@ def test_the_shell_of_a_page_says_what_the_page_shows(page: str, tmp_path: Path,
                 assert second is not None
                 second.compare()
                 continue
+            if block.remark == SOON:
+                _show_in_the_end(block, tmp_path, environment)
+                continue
             terminal = opened.enter_context(Terminal(block, tmp_path, environment))
             if block.remark == BEGUN:
                 second = terminal
                 second.read_line()
             else:
                 terminal.compare()
+
+
+def _show_in_the_end(block: Block, folder: Path, environment: dict[str, str]) -> None:
+    seen: list[str] = []
+
+    def shown() -> bool:
+        with Terminal(block, folder, environment) as terminal:
+            seen[:] = plain(terminal.read())
+        return seen == plain(block.text)
+
+    until(shown, saw=lambda: f"(line {block.line}): {seen}")
 
 
 class Terminal:
@@ -162,12 +177,16 @@ class Terminal:
         while self._seen.count(b"\n") < 2 and self._read():
             continue
 
-    def compare(self) -> None:
-        """Until the last command has ended; what appeared must be what the page shows."""
+    def read(self) -> str:
+        """Until the last command has ended."""
         while self._read():
             continue
-        self._shell.wait(TIMEOUT_S)
-        seen = self._seen.decode().replace("\r\n", "\n")
+        self._shell.wait(PATIENCE_S)
+        return self._seen.decode().replace("\r\n", "\n")
+
+    def compare(self) -> None:
+        """What appeared must be what the page shows."""
+        seen = self.read()
         assert plain(seen) == plain(self._block.text), f"line {self._block.line}: the page is not in step with\n{seen}"
 
     def _read(self) -> bool:

@@ -1,5 +1,6 @@
 """Who may use what is made: its owner alone whatever the umask, or a group where that is configured, a second user included."""
 
+import errno
 import grp
 import os
 import stat
@@ -149,9 +150,15 @@ def test_a_folder_in_which_a_group_cannot_work_is_refused(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def refused(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
 def test_a_store_that_is_there_stays_as_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(f"sqlite:{tmp_path}/store.sqlite").close()
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    # Whoever is not of the group can give nothing to it, and is refused by the system.
+    monkeypatch.setattr(os, "chown", refused)
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         hf.locks.acquire("a", by="run-1").release()
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} <= {0o600, 0o700}

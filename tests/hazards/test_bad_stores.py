@@ -31,6 +31,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, put
+from tests.disk import mounted
 from tests.patience import PATIENCE_S
 
 NOBODY = 65534
@@ -443,20 +444,13 @@ def test_a_file_size_limit_leaves_the_old_state_whole(path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> None:
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(mount)], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("cannot mount a tmpfs here; the file size limit covers the same path")
-    try:
+    with mounted(tmp_path / "small", "size=3m") as mount:
         small = mount / "store.sqlite"
         upkeep.restore(small, path, boot_id="boot-1")
         done, error = _fill(small)
         assert "space" in error.message
         assert error.fields["outcome"] == "none"
         _verify_after_full(small, done, error)
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
 # --- others in the way ---

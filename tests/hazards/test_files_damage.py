@@ -19,6 +19,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.files import disk, redo, upkeep
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
+from tests.disk import mounted
 from tests.stores.files_spaces import ALL, CARDS, DEEP, HOSTS, LEASES, Host, keys, open_files, put, shown
 
 
@@ -261,12 +262,7 @@ def test_odd_keys_stay_inside(root: Path, store: FilesStore, key: str, tmp_path:
 
 
 def test_a_full_disk_leaves_the_old_state_whole(tmp_path: Path) -> None:
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(mount)], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("cannot mount a tmpfs here; the file size limit covers the same path")
-    try:
+    with mounted(tmp_path / "small", "size=4m") as mount:
         store = open_files(mount / "state")
         put(store, HOSTS, "a", ip="1")
         put(store, LEASES, "a", ip="1")
@@ -288,8 +284,6 @@ def test_a_full_disk_leaves_the_old_state_whole(tmp_path: Path) -> None:
         store.transact(grow, scope=[HOSTS, LEASES])
         assert keys(store, HOSTS) == keys(store, LEASES) == ["a", "b"]
         store.close()
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 def test_a_file_size_limit_leaves_the_old_state_whole(root: Path, store: FilesStore) -> None:

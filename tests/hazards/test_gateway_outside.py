@@ -5,13 +5,11 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,31 +18,14 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Blocked, Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
+from tests.disk import mounted
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
-from tests.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import TmuxServer
 
 pytestmark = pytest.mark.slow
 
 SIZES = "import sys; data = sys.stdin.buffer.read(); print(len(data), data == b'\\xf0\\x9f\\x99\\x82' * (len(data) // 4))"
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
-    with GatewayProcess(tmp_path) as made:
-        yield made
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", str(folder)]
-    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
-        pytest.skip("cannot mount a tmpfs here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(path: Path) -> None:
@@ -64,7 +45,7 @@ def fill(path: Path) -> None:
 def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     words = ("--adapter", "command", "--", sys.executable, "-c", DILIGENT, str(log))
-    with small_disk(tmp_path / "disk") as disk, GatewayProcess(disk, *words) as gate:
+    with mounted(tmp_path / "disk", "size=8m", "mode=700") as disk, GatewayProcess(disk, *words) as gate:
         gate.log = log
         gate.start()
         client = gate.client
@@ -178,20 +159,6 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
     revisions = [event["revision"] for _, event in heard]
     begun = told.index(revisions[0])
     assert revisions == told[begun : begun + len(revisions)]
-
-
-@pytest.fixture
-def tmux() -> Iterator[TmuxServer]:
-    with tmux_server() as server:
-        server.listen()
-        yield server
-
-
-@pytest.fixture
-def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
-    words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
-    with GatewayProcess(tmux.folder, *words) as made:
-        yield made
 
 
 def test_a_key_stands_for_its_request_across_restarts_and_epochs(tmux: TmuxServer, attached: GatewayProcess) -> None:

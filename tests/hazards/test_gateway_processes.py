@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, Upstream
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
-from tests.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import TmuxServer
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +40,6 @@ POINTS = {
 }
 """Where it is killed, and what is said of the request that ran; None: it had ended."""
 BEFORE_IT_BEGINS = ("gateway.claimed", "gateway.delivery.before", "command.started", "command.noted")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
-    with GatewayProcess(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize(("point", "said"), list(POINTS.items()))
@@ -275,20 +268,6 @@ def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: st
         assert gate.client.request(waiting, wait_s=30)["state"] == "completed"
         assert gate.client.request(long)["error_code"] == "interrupted_by_restart"
         assert not (gate.root / "queue.sqlite").exists()
-
-
-@pytest.fixture
-def tmux() -> Iterator[TmuxServer]:
-    with tmux_server() as server:
-        server.listen()
-        yield server
-
-
-@pytest.fixture
-def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
-    words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
-    with GatewayProcess(tmux.folder, *words) as made:
-        yield made
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])

@@ -15,6 +15,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite import fifos as fifos_
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.conformance import heard
 from tests.patience import PATIENCE_S
 
 THREADS, TURNS = 6, 300
@@ -62,7 +63,7 @@ def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_f
         assert later.address == ears.address
         for topic in ("other", later.address):
             fifos.notify(topic)
-            assert later.wait(PATIENCE_S).notified
+            assert heard(later)
 
 
 def test_a_listener_whose_fifo_was_swept_away_gets_another(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_listener_whose_fifo_was_swept_away_gets_another(tmp_path: Path) -> No
     (tmp_path / "wake" / address[1:]).unlink()
     with fifos.listen(["topic"]) as ears:
         fifos.notify(ears.address)
-        assert ears.wait(PATIENCE_S).notified and ears.address != address
+        assert heard(ears) and ears.address != address
     fifos.close()
     assert os.listdir(tmp_path / "wake") == []
 
@@ -88,7 +89,7 @@ def test_two_topics_of_one_checksum_are_heard_by_one_listener(store: SqliteStore
     assert topic != other
     with store.listen([topic, other]) as ears:
         store.transact(lambda tx: tx.notify(topic), scope=[])
-        assert ears.wait(PATIENCE_S).notified
+        assert heard(ears)
 
 
 def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
@@ -113,9 +114,9 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     with fifos.listen(["b"]) as again:
         assert again.address == ears.address, "it is the same ear, taken from the pool"
         notifier.notify("b")
-        assert again.wait(PATIENCE_S).notified
+        assert heard(again)
         notifier.notify(again.address)
-        assert again.wait(PATIENCE_S).notified
+        assert heard(again)
     fifos.close()
     assert os.listdir(wake) == []
 

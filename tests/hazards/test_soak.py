@@ -16,8 +16,9 @@ from tools.soak.child import Board, Child, told
 from tools.soak.outcome import COLUMNS, Plan, Tally
 from tools.soak.parts import PARTS, cast
 
-SECONDS = 8.0
-FAULT_SECONDS = 3.0
+SECONDS = (8.0, 40.0)
+"""How long a soak lasts; the second, where the machine was too busy for enough to happen in the first."""
+FAULT_SECONDS = (3.0, 15.0, 45.0)
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -56,14 +57,17 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
     if store == "postgres":
         # Skips, or fails in CI, where there is no PostgreSQL.
         request.getfixturevalue("postgres_server")
-    done = soaked(store, SECONDS, "--share", "0.4", "--pause", "0.3")
-    assert (done.status, done.counts["violations"]) == (0, 0), done.said
-    assert done.counts["operations"] > 50
     beside = {"broker", "gateway", "server", *(["database"] if store == "postgres" else [])}
-    assert set(done.kinds) == {part.name for part in PARTS} | beside
-    for kind in beside:
+    for seconds in SECONDS:
+        done = soaked(store, seconds, "--share", "0.4", "--pause", "0.3")
+        assert (done.status, done.counts["violations"]) == (0, 0), done.said
+        assert set(done.kinds) == {part.name for part in PARTS} | beside
         # Each was killed, and came to serve again before the end.
-        assert done.kinds[kind]["kills"] >= 1 and done.kinds[kind]["restarts"] >= 1 and done.kinds[kind]["recoveries"] >= 1
+        least = min(done.kinds[kind][what] for kind in beside for what in ("kills", "restarts", "recoveries"))
+        if least >= 1 and done.counts["operations"] > 50:
+            break
+    else:
+        raise AssertionError(done.said)
     assert sum(counts["kills"] for counts in done.kinds.values()) == done.counts["kills"]
 
 
@@ -85,8 +89,9 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
 )
 def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> None:
     words = [word for part in parts for word in ("--part", part)]
-    done = soaked("sqlite", FAULT_SECONDS, "--plant", fault, "--pause", "0.3", *words)
-    assert done.status == 1 and done.counts["violations"] >= 1
+    soaks = (soaked("sqlite", seconds, "--plant", fault, "--pause", "0.3", *words) for seconds in FAULT_SECONDS)
+    done = next((soak for soak in soaks if soak.status), None)
+    assert done is not None and done.status == 1 and done.counts["violations"] >= 1
     assert re.search(found, done.said), done.said
     [left] = re.findall("what it left is in (.*)", done.said)
     shutil.rmtree(left)

@@ -51,6 +51,8 @@ class Job:
         self.random = random.Random(f"{plan.seed}/{self.by}")
         self.asked = 0
         self.held: dict[str, Grant] = {}
+        self.ended = ""
+        """How its last request ended that was not granted."""
         self.pause = threading.Event()
         """Never set: to wait for it is to be busy."""
 
@@ -116,24 +118,23 @@ class Job:
                 )
         except LockTimeout as error:
             # The store has one of its own: so many wanted to change the table at once that no turn came in time.
-            self.tell("timed_out" if error.fields.get("by") == self.by else "no_turn", id=ask_id, told=str(error))
-            return None
+            return self._end("timed_out" if error.fields.get("by") == self.by else "no_turn", ask_id, told=str(error))
         except DeadlockDetected as error:
-            self.tell("deadlock", id=ask_id, told=error.fields["cycle"])
-            return None
+            return self._end("deadlock", ask_id, told=error.fields["cycle"])
         except LeaseLost as error:
             # A short time to live may be over before its holder is awake.
-            self.tell("failed" if ttl_s is None else "lost", id=ask_id, told=str(error))
-            return None
+            return self._end("failed" if ttl_s is None else "lost", ask_id, told=str(error))
         except HoldfastError as error:
-            self.tell("failed", id=ask_id, told=repr(error))
-            return None
+            return self._end("failed", ask_id, told=repr(error))
         if grant is None:
-            self.tell("timed_out", id=ask_id)
-            return None
+            return self._end("timed_out", ask_id)
         self.tell("granted", id=ask_id, tokens=dict(grant.tokens), taken=list(grant.taken))
         self.held[ask_id] = grant
         return ask_id, grant
+
+    def _end(self, how: str, ask_id: str, **fields: object) -> None:
+        self.ended = how
+        self.tell(how, id=ask_id, **fields)
 
     def release(self, ask_id: str, grant: Grant) -> None:
         self.held.pop(ask_id, None)
@@ -202,7 +203,10 @@ def again(job: Job) -> None:
     if first is None:
         return
     inner = job.ask(first[1].names[:1], mode=job.mode())
-    assert inner is not None and inner[1].reentered, "its own grant did not come back"
+    if inner is None:
+        assert job.ended == "no_turn", f"its own grant did not come back, but {job.ended}"
+        return
+    assert inner[1].reentered, "its own grant came anew"
     job.release(*inner)
     job.ask([first[1].names[0], *job.some_names(1)], timeout_s=2.0)
     job.work()

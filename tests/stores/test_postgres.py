@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, RecordInvalid, SchemaTooNew, StoreUnavailable, Unavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
 from holdfast.stores.postgres import connections, latches, open_postgres
@@ -96,7 +97,7 @@ def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(store: Postgres
     def ahead(hours: int, seconds: float = 0.0) -> bool:
         """Is the store's clock that far ahead of this machine's?"""
         off = store.now() - datetime.now(UTC) - timedelta(hours=hours, seconds=seconds)
-        return abs(off) < timedelta(seconds=PATIENCE_S / 3)
+        return abs(off) < timedelta(seconds=10)
 
     set_database(5)
     assert ahead(5)
@@ -380,7 +381,7 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
             with pytest.raises(Unavailable) as caught:
                 store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.3)
             assert caught.value.fields["outcome"] == "none"
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < TRANSACT_TIMEOUT_S
             with ThreadPoolExecutor(1) as pool:
                 # Begun while there is no server; it waits for one within its time limit.
                 patient = pool.submit(
@@ -413,12 +414,12 @@ def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresSto
     started = time.monotonic()
     try:
         with faults.at_point("postgres.commit.before", once(silence)), pytest.raises(StoreUnavailable) as caught:
-            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.5)
+            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=2)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
     assert caught.value.fields["outcome"] == "unknown"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < TRANSACT_TIMEOUT_S
 
 
 def test_the_server_ends_a_transaction_in_which_nothing_is_said(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

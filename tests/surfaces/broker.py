@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lacking import lacking
+from tests.patience import PATIENCE_S
 
-START_TIMEOUT_S = 20
 USER, PASSWORD = "worker", "correct-horse-battery"
 
 
@@ -52,7 +52,7 @@ class Broker:
             self._process = subprocess.Popen(
                 [self.program, "-v", "-c", self.folder / "mosquitto.conf"], stdout=log, stderr=log, cwd=self.folder
             )
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -63,14 +63,14 @@ class Broker:
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def kill(self) -> None:
         """End it with -9."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     @property
@@ -84,7 +84,7 @@ class Broker:
 
     def wait_for(self, word: str, times: int = 1) -> None:
         """Until the broker has logged a word so often."""
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while self.logged(word) < times:
             assert time.monotonic() < end, f"no {word}: {(self.folder / 'log').read_text()[-2000:]}"
             time.sleep(0.02)

@@ -1,6 +1,7 @@
 """Run the real command line as a user does."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ class CommandLine:
 
     def shell(self, script: str) -> Ran:
         """Run a line of shell in which `holdfast` is the command."""
-        function = f'holdfast() {{ {" ".join(ENTRY)} "$@"; }}'
+        function = f'holdfast() {{ {shlex.join(ENTRY)} "$@"; }}'
         return self._ran(["bash", "-c", f"{function}\n{script}"], self.folder)
 
     def on_a_terminal(self, *words: str, columns: int = 80) -> str:

@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -31,11 +30,13 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.disk import mounted
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
+from tests.tmux_server import tmux_server
 
 NOBODY = 65534
 
@@ -73,8 +74,6 @@ class Clinic:
 
 @pytest.fixture
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
-    for name in [name for name in os.environ if name.startswith(("MQTT_", "TMUX", "HOLDFAST_", "DELEGATE_"))]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return Clinic(tmp_path)
@@ -184,19 +183,6 @@ def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pyte
 
 
 # --- the store ---
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own, for the block; a skip where this user may mount none."""
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
-    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
-        pytest.skip("cannot mount a tmpfs here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
@@ -501,22 +487,13 @@ def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("tmux") is None:
-        pytest.skip("no tmux here: apt-get install tmux")
-    # Not pytest's folder, which is too long for the name of a socket.
-    folder = Path("/tmp") / f"hfd-{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("TMUX_TMPDIR", str(folder))
-    subprocess.run(["tmux", "new-session", "-d", "-s", "x", "sleep 600"], check=True)
-    pid = int(subprocess.run(["tmux", "display", "-p", "#{pid}"], capture_output=True, text=True, check=True).stdout)
-    try:
+    with tmux_server() as tmux:
+        monkeypatch.setenv("TMUX_TMPDIR", str(tmux.folder))
+        tmux("new-session", "-d", "-s", "x", "sleep 600")
         assert "1 tmux session" in clinic.look("tmux")[0].says
-        os.kill(pid, signal.SIGSTOP)
+        tmux.stop()
         found = clinic.only("tmux")
         assert found.verdict is Verdict.FAIL and "kill -CONT" in found.mend
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- the broker ---

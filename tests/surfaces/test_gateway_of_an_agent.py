@@ -174,15 +174,13 @@ def test_a_gateway_keeps_its_agent_fresh_past_its_lease(bench: AgentBench) -> No
     until(lambda: expired(bench))
 
 
-def test_a_dead_agents_record_is_not_kept_alive(bench: AgentBench) -> None:
-    child = subprocess.Popen(["sleep", "600"])
+def test_a_dead_agents_record_is_not_kept_alive(bench: AgentBench, sleeper: "subprocess.Popen[bytes]") -> None:
     with serving(bench, "gpu", *BEFORE_IT):
-        agent = published(bench, lease_s=1.5, holder=bench.hf.processes.of(child.pid))
+        agent = published(bench, lease_s=1.5, holder=bench.hf.processes.of(sleeper.pid))
         bench.told("agent.refreshed", agent.agent_id, times=2)
-        child.kill()
+        sleeper.kill()
         until(lambda: expired(bench))
         assert bench.hf.gateway("gpu").status()["gateway_health"] == "healthy"
-    child.wait()
 
 
 def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(bench: AgentBench) -> None:

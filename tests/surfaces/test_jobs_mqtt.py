@@ -313,15 +313,16 @@ def test_a_late_watcher_ends_at_once(plain: Broker, tmp_path: Path) -> None:
     assert holdfast("jobs", "watch", done).status == 0
 
 
-def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(plain: Broker, tmp_path: Path) -> None:
+def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(
+    plain: Broker, tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
+) -> None:
     """Nobody else looks, and no event tells of it."""
     holdfast = command_line(tmp_path, plain)
-    late, orphan = register(holdfast, "--timeout", "1"), register(holdfast, "--max-attempts", "1")
-    with subprocess.Popen(["sleep", "600"]) as worker:
-        for pid in ((), ("--pid", str(worker.pid))):
-            assert holdfast("jobs", "pick", "--agent-session", LABEL, *pid).status == 0
-        watchers = [watching(holdfast, plain, job_id, "--timeout", "60") for job_id in (late, orphan)]
-        worker.kill()
+    orphan, late = register(holdfast, "--max-attempts", "1"), register(holdfast, "--timeout", "1")
+    watchers = [watching(holdfast, plain, job_id, "--timeout", str(PATIENCE_S)) for job_id in (late, orphan)]
+    for pid in (("--pid", str(sleeper.pid)), ()):
+        assert holdfast("jobs", "pick", "--agent-session", LABEL, *pid).status == 0
+    sleeper.kill()
     assert ended(watchers[0])[:2] == (1, f"{late} is error: no verdict came within 1 s\n")
     status, out, _ = ended(watchers[1])
     assert status == 1 and out.startswith(f"{orphan} is error: its worker died")

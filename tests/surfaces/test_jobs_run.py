@@ -187,12 +187,14 @@ def test_a_killed_worker_takes_its_command_along_and_the_next_one_gets_the_job(h
 
 
 def test_heartbeats_keep_a_quiet_job_alive_and_tell_progress(holdfast: CommandLine) -> None:
-    job_id = register(holdfast, "--idle-timeout", "0.6")
-    ran = once(holdfast, "sh", "-c", "echo first; sleep 1.5; echo last")
+    job_id = register(holdfast, "--idle-timeout", "2")
+    ran = once(holdfast, "sh", "-c", "echo first; sleep 4; echo last")
     assert (ran.status, ran.out) == (0, "first\nlast\n"), ran
     told = [json.loads(text) for text in holdfast("jobs", "logs", job_id, "--json").out.splitlines()]
     events = [(one["payload"]["event"], one["payload"]["detail"]) for one in told if one["event"] == "published"]
-    assert events == [("started", ""), ("progress", "first"), ("completed", "last")]
+    assert [*events[:2], events[-1]] == [("started", ""), ("progress", "first"), ("completed", "last")]
+    # A heartbeat may come between the last line and the end.
+    assert events[2:-1] in ([], [("progress", "last")])
 
 
 def test_a_command_can_speak_for_its_job(holdfast: CommandLine) -> None:
@@ -245,9 +247,10 @@ def test_a_job_picked_in_a_dead_shell_is_not_reaped_before_its_time(holdfast: Co
     assert get(holdfast, job_id)["status"] == "running"
 
 
-def test_a_job_picked_for_a_process_is_pending_when_that_dies(holdfast: CommandLine) -> None:
+def test_a_job_picked_for_a_process_is_pending_when_that_dies(
+    holdfast: CommandLine, sleeper: "subprocess.Popen[bytes]"
+) -> None:
     job_id = register(holdfast)
-    sleeper = subprocess.Popen(["sleep", "60"])
     assert holdfast("jobs", "pick", "--agent-session", LABEL, "--pid", str(sleeper.pid)).out == f"{job_id}\n"
     assert holdfast("jobs", "pick", "--agent-session", LABEL).status == 3
     sleeper.kill()

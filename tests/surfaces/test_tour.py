@@ -16,6 +16,7 @@ from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, jobs, locks
 from holdfast.surfaces.cli.tour.stage import Stage, filled
 from tests.patience import PATIENCE_S, until
+from tests.tmux_server import tmux_server
 
 _RUN = """
 import sys
@@ -114,6 +115,23 @@ def test_without_tmux_a_program_plays_the_agent(tmp_path: Path) -> None:
 def test_a_folder_that_is_too_deep_for_a_socket_is_none_for_tmux(tmp_path: Path) -> None:
     assert not gateway._can_use_tmux(tmp_path / ("deep" * 20))
     assert gateway._can_use_tmux(Path("/tmp")) == (shutil.which("tmux") is not None)
+
+
+def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends with its last tmux session may refuse whoever comes at that moment."""
+    left: list[set[str]] = []
+    with tmux_server() as tmux:
+        agent = gateway.Agent(Stage(None, "", tmux.folder))  # type: ignore[arg-type]
+
+        def watched(*words: str) -> "subprocess.CompletedProcess[str]":
+            tmux(*words, check=False)
+            left.append(tmux.sessions())
+            return subprocess.CompletedProcess(words, 0)
+
+        monkeypatch.setattr(agent, "_tmux", watched)
+        for _ in range(2):
+            agent.begin()
+        assert left[-1] == {gateway.NAME} and all(left[1:])
 
 
 def only(monkeypatch: pytest.MonkeyPatch, part: str) -> None:

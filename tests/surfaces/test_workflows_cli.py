@@ -357,7 +357,9 @@ def test_what_a_table_shows_on_a_terminal(bench: Bench, sleeper: int) -> None:
 
 
 def test_a_registration_whose_token_cannot_be_written_is_taken_back(bench: Bench, sleeper: int) -> None:
-    script = f"exec >/dev/full; {sys.executable} -m holdfast.surfaces.cli.entry workflows register a --recipe r --pid {sleeper}"
+    script = (
+        f"exec >/dev/full; '{sys.executable}' -m holdfast.surfaces.cli.entry workflows register a --recipe r --pid {sleeper}"
+    )
     done = bench.shell(script)
     assert done.status == 6 and "was released again" in done.err
     assert bench.names() == []

@@ -16,14 +16,6 @@ from holdfast.stores.waking import readable
 from tests.patience import PATIENCE_S
 
 
-@pytest.fixture
-def sleeper() -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(["sleep", "600"])
-    yield process  # type: ignore[misc]
-    process.kill()
-    process.wait()
-
-
 def test_this_process_is_alive() -> None:
     me = Procfs().current("label")
     assert (me.pid, me.label) == (os.getpid(), "label")

@@ -54,7 +54,7 @@ def prepare(path: Path, access: Access) -> None:
         if not path.exists():
             check_shared(path.parent, access)
             sync_names(path.parent)
-        make_empty(path, access)
+            make_empty(path, access)
         mode = path.stat().st_mode
     except OSError as error:
         raise opening_failed(path, error) from None

@@ -20,7 +20,7 @@ LATCHED = "latched"
 """A transaction waits for its turn, so that a time limit can pass."""
 ALL = frozenset({SHARED, PERSISTENT, CLOCKED, LATCHED})
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """How long a test waits for what must happen. Nothing passes by waiting this long; it only fails."""
 
 

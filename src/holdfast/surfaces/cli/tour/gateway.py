@@ -12,6 +12,7 @@ from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 NAME = "tour-coder"
+_NEXT = "tour-next"
 _SOCKET_CHARS_MAX = 90
 _AGENT = """
 said() { echo "$1"; [ -z "$TOUR_SHOWS" ] || printf '> '; }
@@ -37,10 +38,12 @@ class Agent:
         """Begin, in the place of one that was there."""
         self.number += 1
         if self.in_tmux:
-            self._tmux("kill-session", "-t", f"={NAME}")
-            started = self._tmux("new-session", "-d", "-s", NAME, "-x", "100", "-y", "30", *self._command(shows=True))
+            # Before the other ends: with its last tmux session a server ends too, and may refuse whoever comes then.
+            started = self._tmux("new-session", "-d", "-s", _NEXT, "-x", "100", "-y", "30", *self._command(shows=True))
             if started.returncode:
                 raise BrokenStep(f"an agent begins in tmux: {started.stderr.strip()}")
+            self._tmux("kill-session", "-t", f"={NAME}")
+            self._tmux("rename-session", "-t", f"={_NEXT}", NAME)
 
     def finish_long(self) -> None:
         """Let it finish what takes long."""

@@ -1,0 +1,21 @@
+"""A small file system for tests."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    """A file system of its own in a new folder, for the block; a skip where this user may mount none."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
+        pytest.skip("cannot mount a tmpfs here: be root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -1,0 +1,32 @@
+"""What tests of gateways in processes of their own may ask for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hazards.gateway_process import GatewayProcess
+from tests.tmux_server import TmuxServer, tmux_server
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
+    """A gateway that begins a program for each prompt."""
+    with GatewayProcess(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def tmux() -> Iterator[TmuxServer]:
+    """A tmux in which a program listens."""
+    with tmux_server() as server:
+        server.listen()
+        yield server
+
+
+@pytest.fixture
+def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
+    """A gateway before that program."""
+    words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
+    with GatewayProcess(tmux.folder, *words) as made:
+        yield made
