@@ -61,8 +61,8 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise ValueError(f"a time to live of {ttl_s} s is not possible")
-    # One that ends beyond the calendar is none either: whoever looks at all of them would stumble over it.
-    leases.grant(renewed_at, ttl_s)
+    # One whose end may be beyond the calendar is none either: whoever looks at all of them would stumble over it.
+    leases.grant(renewed_at, WORKFLOW_TTL_MAX_S)
     return Workflow(
         name=key,
         recipe=_text(rest.pop("recipe")),
