@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant(
         "a grant of nobody outlives a reboot",
         _LASTING,
-        "self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])",
+        "self._store.transact(lambda tx, copy=copy: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])",
         "pass",
     ),
     Mutant(
