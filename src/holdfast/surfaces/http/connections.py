@@ -1,8 +1,8 @@
 """Connections within bounds: one that does not say in time what it wants is closed, and too many are never open.
 
 A client that sends its request a byte at a time, or nothing at all, or does not read its answer, costs a descriptor and no
-more, and not for long. When all
-that may be open are, the longest that asks for nothing makes room; one whose request is being answered never does.
+more, and not for long. When all that may be open are, the longest that asks for nothing makes room; one whose request is being
+answered never does.
 """
 
 import asyncio
