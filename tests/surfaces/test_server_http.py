@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADER_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
 from holdfast.kernel.store import Batch
 from holdfast.surfaces.http.connections import BoundedConnection
 from holdfast.surfaces.http.doorman import served_hosts
@@ -90,6 +90,12 @@ def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -
     said = small.http.post("/v1/locks/kick", content=endless(), headers={"Content-Type": "application/json"})
     assert (said.status_code, said.json()["code"]) == (413, "too_large")
     assert small.http.get("/v1/locks").status_code == 200
+
+
+def test_a_head_that_comes_whole_at_once_is_bounded_too(small: Served) -> None:
+    # In two parts, it is the protocol that refuses it.
+    assert small.http.get("/v1/locks", headers={"X-Long": "x" * HTTP_HEADER_BYTES_MAX}).status_code in (400, 413)
+    assert small.http.get("/v1/locks", headers={"X-Long": "x" * (HTTP_HEADER_BYTES_MAX // 2)}).status_code == 200
 
 
 def test_only_health_is_for_everybody(small: Served) -> None:

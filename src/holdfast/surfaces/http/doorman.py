@@ -14,7 +14,7 @@ from typing import NamedTuple
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADER_BYTES_MAX
 from holdfast.surfaces.http.bearer import same_token
 from holdfast.surfaces.http.problems import refusal
 
@@ -78,7 +78,7 @@ class Doorman:
             if refused is not None and self._sessions is not None and (scope["method"], scope["path"]) == ("GET", "/"):
                 await _answer(send, 401, self._sessions.without, b"text/html; charset=utf-8")
                 return
-        refused = refused or self._oversized(headers)
+        refused = refused or _long_head(scope) or self._oversized(headers)
         if refused is not None:
             await _answer(send, *refused)
             return
@@ -126,6 +126,14 @@ class Doorman:
         # By hand: one odd cookie of another program on this machine would make a parser give up on all of them.
         pairs = (part.strip().partition("=") for part in cookies.split(";"))
         return any(name == self._sessions.cookie and self._sessions.lets_in(value) for name, _, value in pairs)
+
+
+def _long_head(scope: Scope) -> tuple[int, bytes] | None:
+    """One that came whole at once: the protocol counts only what it has to wait for the rest of."""
+    head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+    if head > HTTP_HEADER_BYTES_MAX:
+        return refusal(413, f"the head may have {HTTP_HEADER_BYTES_MAX} bytes: send fewer or shorter headers")
+    return None
 
 
 async def _answer(send: Send, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
