@@ -280,6 +280,13 @@ def test_a_network_file_system(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
     assert "PostgreSQL" in clinic.only("disk").mend
 
 
+def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) -> None:
+    clinic.url = "memory:"
+    assert clinic.only("store").verdict is Verdict.WARN
+    run = CommandLine(tmp_path)("locks", "run", "router-1", "--store", "memory:", "--", "true")
+    assert (run.status, "keeps nobody apart" in run.err) == (0, True)
+
+
 def test_a_damaged_store(clinic: Clinic) -> None:
     clinic.used()
     clinic.path.write_bytes(b"not a database at all, " * 400)

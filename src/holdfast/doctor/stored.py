@@ -59,6 +59,9 @@ def store(hf: Holdfast) -> list[Finding]:
         return [_to_be_made(Path(absent.fields["path"]))]
     except HoldfastError as error:
         return [failed("store", error)]
+    if hf.store.kind == "memory":
+        mend = "choose another with --store or HOLDFAST_STORE, unless this is a test"
+        return [warn("store", "memory: is seen by one process alone and ends with it: it keeps nobody apart", mend)]
     took_ms = (time.perf_counter() - begun_s) * 1000
     if took_ms > 500:
         mend = "look at its disk and at what else writes there; `holdfast metrics` has the times"

@@ -89,9 +89,10 @@ def check_step(job: Job, status: JobStatus) -> None:
     """Raises ImpossibleTransition for a step that TRANSITIONS does not have."""
     if status in TRANSITIONS[job.status]:
         return
-    allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status])) or "nothing: it has ended"
+    allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status]))
+    then = f"possible: {allowed}" if allowed else "it has ended: register it anew to have it done again"
     raise ImpossibleTransition(
-        f"job {job.job_id} is {job.status.value} and cannot become {status.value}; possible: {allowed}",
+        f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {then}",
         job_id=job.job_id,
         status=job.status.value,
         wanted=status.value,

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from holdfast.app import Holdfast, connect
+from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +61,10 @@ def connected(*, create: bool = True) -> Holdfast:
     said = given()
     if said.registry is not None:
         return _registry(said, said.registry, create=create)
-    return connect(said.store, namespace=said.namespace, create=create)
+    hf = connect(said.store, namespace=said.namespace, create=create)
+    if create and hf.store.kind == "memory":
+        remark("memory: is seen by this process alone, and ends with it: it keeps nobody apart and no work")
+    return hf
 
 
 def _registry(said: Given, registry: str, *, create: bool) -> Holdfast:
