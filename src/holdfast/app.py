@@ -2,11 +2,10 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.access import Access, access_for
 from holdfast.adapters.procfs import Procfs
@@ -42,6 +41,30 @@ if TYPE_CHECKING:
     from holdfast.primitives.locks import Locks
 
 
+T = TypeVar("T")
+
+
+class _Part(Generic[T]):
+    """A part that is made when it is first asked for. Of threads that ask at once each may make one, and all get the same: they
+    cannot wait for each other, since a forked child would wait for a thread that it does not have."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, whole: None, _: type) -> "_Part[T]": ...
+
+    @overload
+    def __get__(self, whole: object, _: type) -> T: ...
+
+    def __get__(self, whole: object | None, _: type) -> "T | _Part[T]":
+        return self if whole is None else whole.__dict__.setdefault(self._name, self._make(whole))
+
+
 class Holdfast:
     """A connection: the domains on one store. Thread-safe, safe after fork, and a context manager that closes it."""
 
@@ -57,30 +80,30 @@ class Holdfast:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @cached_property
+    @_Part
     def _access(self) -> Access:
         return access_in(self.settings, self.store)
 
-    @cached_property
+    @_Part
     def log(self) -> Journal:
         """The journal."""
         return Journal(self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal)
 
-    @cached_property
+    @_Part
     def jobs(self) -> "Jobs":
         """Delegated work."""
         from holdfast.domains.jobs import Jobs
 
         return Jobs(self.store, self.log, self.processes, self.settings.jobs)
 
-    @cached_property
+    @_Part
     def job_events(self) -> "JobEvents":
         """What jobs tell of themselves."""
         from holdfast.domains.jobs.telling import JobEvents
 
         return JobEvents(self.store, self.log)
 
-    @cached_property
+    @_Part
     def job_log(self) -> "JobLog | None":
         """The audit log of jobs; None for a store that keeps nothing."""
         folder = job_logs(self.settings, self.store, self._jobs_folder)
@@ -92,7 +115,7 @@ class Holdfast:
             folder, store=f"{self.settings.store} {self.store.namespace}", beside=self._jobs_folder, access=self._access
         )
 
-    @cached_property
+    @_Part
     def agents(self) -> "Agents":
         """Live agents."""
         from holdfast.adapters.generation_folders import GenerationFolders
@@ -109,21 +132,21 @@ class Holdfast:
         debris = self.store if isinstance(self.store, Debris) else None
         return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
 
-    @cached_property
+    @_Part
     def locks(self) -> "Locks":
         """Locks on resources of any name."""
         from holdfast.primitives.locks import Locks
 
         return Locks(self.store, self.log, self.processes, self.settings.locks, label=self.settings.actor or "")
 
-    @cached_property
+    @_Part
     def holds(self) -> "Holds":
         """Counted holds on subjects of any name."""
         from holdfast.primitives.holds import Holds
 
         return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
 
-    @cached_property
+    @_Part
     def network(self) -> "Registry":
         """Hosts, routers and neighbours of a network under test."""
         from holdfast.domains.network import Registry, Room
@@ -131,7 +154,7 @@ class Holdfast:
         room = Room(self.store, self.log, self.processes, self.settings.network, label=self.settings.actor or "")
         return Registry(room, self.locks)
 
-    @cached_property
+    @_Part
     def workflows(self) -> "Workflows":
         """Workflows and model swaps."""
         label = self.settings.actor or ""
