@@ -60,24 +60,30 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
     assert all(one.counted >= RESTARTS for one in told)
 
 
-def test_those_who_only_watch_wait_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
+def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
     url = server.database()
     with holdfast.connect(url) as hf:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
         hf.job_events.publish(job_id, "started")
         watched = _begin(tmp_path, url, "jobs", "watch", job_id)
         following = _begin(tmp_path, url, "log", "--follow")
-        assert watched.stdout is not None and following.stdout is not None
-        assert watched.stderr is not None and following.stderr is not None
+        worker = _begin(tmp_path, url, "jobs", "run", "--agent-session", "t", "--", "echo", "fine")
+        assert watched.stdout is not None and following.stdout is not None and worker.stdout is not None
+        assert watched.stderr is not None and following.stderr is not None and worker.stderr is not None
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
         server.stop()
         # Longer than a transaction is tried for.
-        for one in (watched.stderr, following.stderr):
-            assert "Still watching" in one.readline()
+        for one in (watched.stderr, following.stderr, worker.stderr):
+            assert "goes on when the store is back" in one.readline()
         server.start()
+        hf.jobs.register_job("y", agent="a", agent_session="t")
+        assert worker.stdout.readline() == "fine\n"
+        worker.terminate()
+        worker.communicate(timeout=60)
+        assert worker.returncode == 0
         hf.jobs.update_status(job_id, "completed")
-        assert any("to=completed" in line for line in following.stdout)
+        assert any(f"{job_id} " in line and "to=completed" in line for line in following.stdout)
         following.terminate()
         said, _ = watched.communicate(timeout=60)
         assert (watched.returncode, said) == (0, f"{job_id} is completed\n")

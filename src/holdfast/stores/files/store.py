@@ -266,7 +266,9 @@ class FilesStore:
             self._clear(deadline)
         except (OSError, Unfit, HoldfastError) as error:
             self.cabinet.forget()
-            _warn("files are behind, the next change brings them up: %s", error)
+            # What was wanted now was not done; the change itself was, before.
+            why = str(error).removesuffix("; nothing was changed")
+            _warn("files are behind, the next change brings them up: %s", why)
             return
         done.plan.remember(self.cabinet)
 

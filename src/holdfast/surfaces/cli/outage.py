@@ -1,4 +1,4 @@
-"""A store that is away while a command only watches it: told once, and waited for."""
+"""A store that is away while a command has nothing to lose by waiting for it: told once, and waited for."""
 
 import time
 
@@ -17,7 +17,7 @@ class Outage:
     def wait(self, error: Unavailable, left_s: float | None = None) -> None:
         """Say so, the first time, and pause before the next try, no longer than is left."""
         if not self._told:
-            remark(f"{error.message}. Still watching: it goes on when the store is back")
+            remark(f"{error.message}. This waits, and goes on when the store is back")
         self._told = True
         time.sleep(_PAUSE_S if left_s is None else max(0.0, min(_PAUSE_S, left_s)))
 

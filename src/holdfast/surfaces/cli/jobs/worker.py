@@ -1,9 +1,12 @@
 """A worker: one job after the other, each told of as it goes, until it is stopped or there is nothing left."""
 
+import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 from holdfast.adapters.courier import Courier, Errand
 from holdfast.app import Holdfast
@@ -12,8 +15,11 @@ from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, HoldfastError, Lost, Refused, Unavailable, status_of
 from holdfast.surfaces.cli.jobs.labour import Labour, Outcome, Progress, Way
 from holdfast.surfaces.cli.jobs.options import mirror
+from holdfast.surfaces.cli.outage import Outage
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.render import clipped
+
+T = TypeVar("T")
 
 EXIT_NOT_COMPLETED = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -35,12 +41,13 @@ class Worker:
         self._stopping = False
         self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         self._errand = Errand(Courier(hf.job_events), complain=self._say)
+        self._outage = Outage()
 
     def work(self, *, once: bool, wait_s: float) -> int:
         """Work until stopped, until there was nothing to do for `wait_s`, or for one job; return the exit status."""
         job: Job | None = None
         while not self._stopping:
-            job = job or self._hf.jobs.pick_pending(self._label, wait_s=wait_s, holder=self._me, stop_fd=self._stop_fd)
+            job = job or self._pick(wait_s)
             if job is None:
                 return EXIT_DONE if self._stopping or not once else EXIT_NOTHING_TO_TAKE
             outcome, job = self._do(job, pick_next=not once)
@@ -57,11 +64,34 @@ class Worker:
             signal.signal(number, handler)
         os.close(self._stop_fd)
 
+    def _pick(self, wait_s: float) -> Job | None:
+        end_s = time.monotonic() + wait_s
+
+        def pick() -> Job | None:
+            left_s = max(end_s - time.monotonic(), 0.0)
+            return self._hf.jobs.pick_pending(self._label, wait_s=left_s, holder=self._me, stop_fd=self._stop_fd)
+
+        return self._insist(pick, end_s)
+
+    def _insist(self, work: Callable[[], T], end_s: float = math.inf) -> T:
+        """Do it, again while the store is away: a database that is restarted comes back, and nobody should have to see to it
+        that its workers do. Raises Unavailable when there is no time left, or this is stopped."""
+        while True:
+            try:
+                done = work()
+            except Unavailable as error:
+                if self._stopping or time.monotonic() >= end_s:
+                    raise
+                self._outage.wait(error)
+            else:
+                self._outage.over()
+                return done
+
     def _do(self, job: Job, *, pick_next: bool) -> tuple[Outcome, Job | None]:
         begun_s = time.monotonic()
         self._say(f"job {job.job_id}, attempt {job.attempt}: {clipped(job.prompt)}")
         try:
-            self._hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
+            self._insist(lambda: self._tell_start(job))
         except (Lost, Refused) as error:
             self._say(error.message)
             return Outcome(None, error.message, lost=True), None
@@ -74,6 +104,14 @@ class Worker:
         self._say(f"job {job.job_id} {_named(outcome)} {took}" + (f": {outcome.words}" if outcome.words else ""))
         mirror(self._hf)
         return outcome, following
+
+    def _tell_start(self, job: Job) -> None:
+        try:
+            self._hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
+        except Unavailable as error:
+            # What may have been kept is not told twice.
+            if error.fields.get("outcome") != "unknown":
+                raise
 
     def _conclude(self, job: Job, outcome: Outcome, *, pick_next: bool) -> tuple[Outcome, Job | None]:
         """Give the verdict and, in the same transaction, take the next job. A store that is away is tried again for a while."""
