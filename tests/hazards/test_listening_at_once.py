@@ -16,6 +16,7 @@ from holdfast.stores.sqlite import fifos as fifos_
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.conformance import heard
+from tests.descriptors import open_below
 from tests.patience import PATIENCE_S
 
 THREADS, TURNS = 6, 300
@@ -125,7 +126,7 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
     """As on a full disk, where the FIFO can be made and the topic's folder cannot."""
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     fifos.listen(["a"]).__exit__(None, None, None)
-    make_folder, before = fifos_.make_one_folder, len(os.listdir("/proc/self/fd"))
+    make_folder, before = fifos_.make_one_folder, open_below(tmp_path)
 
     def full(path: Path, *more: object) -> None:
         if path.name.startswith("t-"):
@@ -137,5 +138,5 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
         for _ in range(20):
             with pytest.raises(StoreUnavailable, match="no space is left"):
                 fifos.listen(["b"])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == before
     fifos.close()

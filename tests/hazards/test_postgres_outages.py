@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast.stores.postgres import open_postgres
 from tests.hazards.postgres_load import Follower, check, load
+from tests.patience import PATIENCE_S
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
@@ -80,14 +81,14 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server
         hf.jobs.register_job("y", agent="a", agent_session="t")
         assert worker.stdout.readline() == "fine\n"
         worker.terminate()
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=PATIENCE_S)
         assert worker.returncode == 0
         hf.jobs.update_status(job_id, "completed")
         assert any(f"{job_id} " in line and "to=completed" in line for line in following.stdout)
         following.terminate()
-        said, _ = watched.communicate(timeout=60)
+        said, _ = watched.communicate(timeout=PATIENCE_S)
         assert (watched.returncode, said) == (0, f"{job_id} is completed\n")
-        following.communicate(timeout=60)
+        following.communicate(timeout=PATIENCE_S)
 
 
 def _begin(folder: Path, url: str, *words: str) -> "subprocess.Popen[str]":

@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.counter import STRIDE
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import VOLATILE, Thing, put
+from tests.descriptors import open_below
 from tests.patience import PATIENCE_S
 
 KEYS = ["a", "b"]
@@ -307,11 +308,12 @@ def test_a_store_that_closes_leaves_the_turn_to_those_who_are_inside(path: Path,
 def test_a_closed_store_keeps_no_descriptor(path: Path) -> None:
     with closing(_open(path)) as store:
         _pair(store)
-        open_ones = len(os.listdir("/proc/self/fd"))
+        open_ones = open_below(path.parent)
+    assert open_ones and not open_below(path.parent)
     for _ in range(3):
         with closing(_open(path)) as store:
             _pair(store)
-            assert len(os.listdir("/proc/self/fd")) == open_ones
+            assert len(open_below(path.parent)) == len(open_ones)
 
 
 def test_a_forked_child_counts_on_and_so_does_its_parent(store: SqliteStore) -> None:

@@ -18,6 +18,7 @@ from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import drawer, watch
 from holdfast.stores.files.store import FilesStore
+from tests.descriptors import open_below, watches
 from tests.stores.files_spaces import CARDS, Host, open_files, put
 
 MANY = FILES_WATCHED_FROM + 40
@@ -214,31 +215,24 @@ def test_what_failed_half_way_is_not_forgotten(store: FilesStore, cards: Path, m
 
 def test_nothing_is_left_open(root: Path, cards: Path) -> None:
     assert cards.is_dir()
-    before = len(os.listdir("/proc/self/fd"))
+    before = watches()
     store = open_files(root)
     for _ in range(3):
         _found(store)
+    assert watches() == before + 1 and open_below(root)
     store.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert watches() == before and not open_below(root)
 
 
 def test_fewer_files_are_looked_at_each_and_need_no_watch(store: FilesStore, cards: Path) -> None:
-    watched = _watches()
+    watched = watches()
     for number in range(60):
         (cards / f"c{number:04}.json").unlink()
     assert len(_found(store)) == MANY - 60
-    assert len(_found(store)) == MANY - 60 and _watches() == watched - 1
+    assert len(_found(store)) == MANY - 60 and watches() == watched - 1
     assert _in_place(cards) == _found(store)[-1]
     put(store, CARDS, "c0007", ip="aaaa")
     assert store.get(CARDS, "c0007").record == Host(ip="aaaa")  # type: ignore[union-attr]
-
-
-def _watches() -> int:
-    return sum(
-        "inotify" in os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.lexists(f"/proc/self/fd/{fd}")
-    )
 
 
 def _change_and_compare(task: tuple[str, int]) -> int:

@@ -13,6 +13,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.stores.waking import readable
+from tests.descriptors import pidfds
 from tests.patience import PATIENCE_S
 
 
@@ -54,10 +55,10 @@ def test_one_that_cannot_be_seen_for_want_of_descriptors_is_not_watched_and_cost
     def too_many(_: int) -> None:
         raise OSError(24, "Too many open files")
 
-    before = os.listdir("/proc/self/fd")
+    before = pidfds()
     monkeypatch.setattr(processes, "sight", too_many)
     assert processes.death(holder) is None
-    assert os.listdir("/proc/self/fd") == before
+    assert pidfds() == before
 
 
 @pytest.mark.parametrize("pid", [2**31, 10**30])
