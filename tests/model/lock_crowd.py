@@ -48,7 +48,9 @@ class _Process:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         command = [sys.executable, "-m", "tests.model.lock_worker", json.dumps(plan._asdict())]
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._errors = Path(plan.folder, f"{plan.process}.errors")
+        with self._errors.open("w") as errors:
+            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.pidfd = os.pidfd_open(self.child.pid)
 
     def begin(self, until: float) -> None:
@@ -59,6 +61,10 @@ class _Process:
     def wait_until_ready(self) -> None:
         assert self.child.stdout is not None
         assert self.child.stdout.readline() == "ready\n", f"process {self.plan.process} did not begin"
+
+    def told(self) -> str:
+        """What it failed with, without what it only warned of."""
+        return "".join(self._errors.read_text().partition("Traceback")[1:])[:3000]
 
     def close(self) -> None:
         if self.child.poll() is None:
@@ -84,7 +90,7 @@ def run(store: str, folder: Path, crowd: Crowd) -> Ran:
             _disturb(processes, crowd, until, draw, events)
             for process in processes:
                 status = process.child.wait(PATIENCE_S)
-                assert status == 0, f"process {process.plan.process} ended with {status}"
+                assert status == 0, f"process {process.plan.process} ended with {status}: {process.told()}"
         left = _sweep(hf)
         granted_at = _grants(hf)
     for path in sorted(folder.glob("*.events")):

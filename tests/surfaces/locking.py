@@ -1,6 +1,7 @@
 """Commands under locks, for tests: each step waits for what the step before it made happen, and for no length of time."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,4 +126,4 @@ def end(process: Process) -> tuple[int, str, str]:
 
 def nested(*words: str) -> str:
     """A line of shell that runs `holdfast WORDS`."""
-    return " ".join([*ENTRY, *words])
+    return " ".join([shlex.join(ENTRY), *words])

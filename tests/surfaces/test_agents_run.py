@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -341,7 +342,7 @@ def test_run_inside_tmux_knows_its_tmux_session(bench: AgentBench) -> None:
 
     fifo = bench.folder / "up"
     os.mkfifo(fifo)
-    inner = " ".join([*ENTRY, "agents", "run", "gpu", "--", "sh", "-c", f"'echo up > {fifo}; exec sleep 600'"])
+    inner = " ".join([shlex.join(ENTRY), "agents", "run", "gpu", "--", "sh", "-c", f"'echo up > {fifo}; exec sleep 600'"])
     words = [word for name in ("HOLDFAST_STORE", "XDG_STATE_HOME") for word in ("-e", f"{name}={bench.environment[name]}")]
     bench.tmux("new-session", "-d", "-s", "mine", "-c", str(bench.folder), *words, inner)
     assert fifo.read_text() == "up\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -108,7 +109,7 @@ def test_no_secret_is_in_any_file_line_or_output(tmp_path: Path) -> None:
         )
         from tests.surfaces.command import ENTRY
 
-        said.append(holdfast.shell(script % " ".join(ENTRY)))
+        said.append(holdfast.shell(script % shlex.join(ENTRY)))
         said.append(ended(watcher))
         for words in (
             ["jobs", "list", "--json"],

@@ -201,7 +201,7 @@ def test_a_command_can_speak_for_its_job(holdfast: CommandLine) -> None:
     from tests.surfaces.command import ENTRY
 
     job_id = register(holdfast)
-    call = " ".join(ENTRY)
+    call = shlex.join(ENTRY)
     ran = once(
         holdfast,
         "sh",
@@ -365,7 +365,7 @@ def test_a_job_that_an_event_cancelled_is_no_success_of_its_worker(holdfast: Com
 
 def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
-    ran = once(holdfast, "sh", "-c", f"{' '.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0")
+    ran = once(holdfast, "sh", "-c", f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0")
     assert (ran.status, get(holdfast, job_id)["status"]) == (1, "error")
     assert f"job {job_id} failed" in ran.err
 
