@@ -123,8 +123,8 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(postgres_url
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
-        # Whoever finds nothing looks once for the dead.
-        assert len(sent) == 5
+        # Whoever finds nothing looks once for the dead and for the overdue.
+        assert len(sent) == 6
 
 
 def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from holdfast.domains.jobs import JobStatus
 from tests.patience import until
@@ -64,12 +64,19 @@ class Visit:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.bugs.append(str(error)))
         self.page.on("console", lambda said: self.bugs.append(said.text) if "Content Security" in said.text else None)
+        self.missed: list[str] = []
+        self.page.on("requestfailed", lambda request: self.missed.append(f"{request.url}: {request.failure}"))
+        self.page.on("response", lambda got: self.missed.append(f"{got.url}: {got.status}") if got.status >= 400 else None)
         self.page.goto(link)
-        self.page.evaluate("window.same = true")
         self.ready("now")
+        self.page.evaluate("window.same = true")
 
     def ready(self, view: str) -> None:
-        expect(self.page.locator("body")).to_have_attribute("data-ready", view)
+        try:
+            expect(self.page.locator("body")).to_have_attribute("data-ready", view)
+        except AssertionError as error:
+            error.add_note(f"it did not get {self.missed}, and said {self.bugs}")
+            raise
 
     def view(self, name: str) -> None:
         self.page.locator(f"#tab-{name}").click()
@@ -442,6 +449,31 @@ def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alo
     expect(page.locator("#link")).to_contain_text("live")
     expect(visit.row("meanwhile")).to_be_visible()
     visit.close()
+
+
+def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit) -> None:
+    """It stood there for ever, as if it were connecting."""
+    page, lost = visit.page, [1, 2]
+
+    def lose(route: Route) -> None:
+        if lost:
+            lost.pop()
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/assets/graph.js", lose)
+    page.reload()
+    visit.ready("now")
+    assert lost == [] and len(visit.bugs) == 2
+    lost += range(9)
+    page.reload()
+    expect(page.locator("#link")).to_contain_text("not loaded: load this page again")
+    lost.clear()
+    page.reload()
+    visit.ready("now")
+    visit.bugs.clear()
+    page.evaluate("window.same = true")
 
 
 def test_a_session_that_has_ended_is_told_with_the_way_back(visit: Visit, made: PageStage) -> None:

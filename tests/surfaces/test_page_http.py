@@ -61,7 +61,7 @@ def test_the_page_may_do_nothing_but_what_is_served_here(server: Served) -> None
 def test_every_file_of_the_page_is_served_and_known_again(server: Served) -> None:
     named = set(re.findall(r'"/assets/([\w.]+)"', (ASSETS / "page.html").read_text()))
     for script in ASSETS.glob("*.js"):
-        named |= set(re.findall(r'from "\./([\w.]+)"', script.read_text()))
+        named |= set(re.findall(r'(?:from |import\()"\./([\w.]+)"', script.read_text()))
     assert named | {"page.html"} == {path.name for path in ASSETS.iterdir()} == set(load_assets())
     for name in named:
         answer = server.http.get(f"/assets/{name}")

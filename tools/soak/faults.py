@@ -27,6 +27,7 @@ class _Undoing:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.now = store.now
 
     def transact(self, body: Callable[[Tx], T], **how: Any) -> T:
         done: list[T] = []
