@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,38 +63,46 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
 
 def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
     url = server.database()
-    with holdfast.connect(url) as hf:
+    with holdfast.connect(url) as hf, ExitStack() as begun:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
         hf.job_events.publish(job_id, "started")
-        watched = _begin(tmp_path, url, "jobs", "watch", job_id)
-        following = _begin(tmp_path, url, "log", "--follow")
-        worker = _begin(tmp_path, url, "jobs", "run", "--agent-session", "t", "--", "echo", "fine")
+        hf.jobs.register_job("y", agent="a", agent_session="t")
+        watched = begun.enter_context(_process(tmp_path, url, "jobs", "watch", job_id))
+        following = begun.enter_context(_process(tmp_path, url, "log", "--follow"))
+        worker = begun.enter_context(_process(tmp_path, url, "jobs", "run", "--agent-session", "t", "--", "echo", "fine"))
         assert watched.stdout is not None and following.stdout is not None and worker.stdout is not None
         assert watched.stderr is not None and following.stderr is not None and worker.stderr is not None
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
+        assert worker.stdout.readline() == "fine\n"
         server.stop()
-        # Longer than a transaction is tried for.
-        for one in (watched.stderr, following.stderr, worker.stderr):
-            assert "goes on when the store is back" in one.readline()
-        server.start()
-        hf.jobs.register_job("y", agent="a", agent_session="t")
+        try:
+            # Longer than a transaction is tried for.
+            for one in (watched.stderr, following.stderr, worker.stderr):
+                assert any("goes on when the store is back" in line for line in one)
+        finally:
+            server.start()
+        hf.jobs.register_job("z", agent="a", agent_session="t")
         assert worker.stdout.readline() == "fine\n"
         worker.terminate()
         worker.communicate(timeout=PATIENCE_S)
         assert worker.returncode == 0
         hf.jobs.update_status(job_id, "completed")
         assert any(f"{job_id} " in line and "to=completed" in line for line in following.stdout)
-        following.terminate()
         said, _ = watched.communicate(timeout=PATIENCE_S)
         assert (watched.returncode, said) == (0, f"{job_id} is completed\n")
-        following.communicate(timeout=PATIENCE_S)
 
 
-def _begin(folder: Path, url: str, *words: str) -> "subprocess.Popen[str]":
+@contextmanager
+def _process(folder: Path, url: str, *words: str) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
     environment = {**os.environ, "HOLDFAST_STORE": url, "DELEGATE_JOB_LOGS_DIR": str(folder / "logs"), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_connections_cut_before_at_and_after_their_commit(server: Server) -> None:

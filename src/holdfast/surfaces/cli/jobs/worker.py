@@ -24,7 +24,6 @@ T = TypeVar("T")
 EXIT_NOT_COMPLETED = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _VERDICT_TRIES = 30
-_VERDICT_PAUSE_S = 1.0
 _LAST_EVENTS_S = 5.0
 
 
@@ -122,14 +121,16 @@ class Worker:
             return outcome, None
         for left in reversed(range(_VERDICT_TRIES)):
             try:
-                return outcome, self._give_verdict(job, outcome, outcome.status, pick_next=pick_next)
+                following = self._give_verdict(job, outcome, outcome.status, pick_next=pick_next)
             except (Lost, Refused) as error:
                 return self._as_it_stands(job, Outcome(None, error.message, lost=True)), None
-            except Unavailable:
+            except Unavailable as error:
                 if not left or self._stopping:
                     raise
-                # A store that was away tells nobody when it is back.
-                time.sleep(_VERDICT_PAUSE_S)
+                self._outage.wait(error)
+            else:
+                self._outage.over()
+                return outcome, following
         return outcome, None
 
     def _as_it_stands(self, job: Job, lost: Outcome) -> Outcome:
