@@ -1,12 +1,19 @@
-"""What tests of gateways in processes of their own may ask for."""
+"""What tests with processes of their own may ask for."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.primitives import journal
 from tests.hazards.gateway_process import GatewayProcess
 from tests.tmux_server import TmuxServer, tmux_server
+
+
+@pytest.fixture
+def untrimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is not trimmed: that happens at a revision in a thousand, and is a point more at which to be killed."""
+    monkeypatch.setattr(journal, "JOURNAL_TRIM_EVERY", 1 << 62)
 
 
 @pytest.fixture

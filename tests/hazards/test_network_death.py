@@ -84,6 +84,7 @@ def prepare(hf: Holdfast, points: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("untrimmed")
 @pytest.mark.parametrize("change", CHANGES)
 def test_killed_at_every_point_of_a_change(tmp_path: Path, change: str) -> None:
     """It has happened whole or not at all, and the journal says which."""

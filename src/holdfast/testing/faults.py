@@ -39,13 +39,16 @@ def recorded(work: Callable[[], object]) -> list[str]:
 
 
 @contextmanager
-def armed(*, at: int, action: Action) -> Iterator[None]:
-    """Run the block and act when it reaches its point number `at`, counted from 0."""
+def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Iterator[None]:
+    """Run the block and act when it reaches its point number `at`, counted from 0. `passing` is told of each until then, that
+    one included."""
     passed = 0
 
     def count(point: str) -> None:
         nonlocal passed
         passed += 1
+        if passed <= at + 1:
+            passing(point)
         if passed == at + 1:
             action(point)
 
