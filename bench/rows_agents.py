@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import work
 from bench.measure import Contender, Lab, ratio
 from bench.report import Row, Verdict
+from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.agents import Agent, Agents, Gateway
@@ -72,7 +73,8 @@ class _Asking:
 
     def __init__(self, folder: Path, number: int) -> None:
         self._store = work.open_store(folder)
-        outside = Outside(Procfs(), _NoTmux(), ManifestFiles(), _NoGateways())
+        folders = GenerationFolders(lambda: folder)
+        outside = Outside(Procfs(), _NoTmux(), ManifestFiles(), folders, _NoGateways())
         self._agents = Agents(self._store, Journal(self._store, actor="bench"), outside)
         self._random = random.Random(number)
 
