@@ -24,11 +24,10 @@ class Grant:
 
     `token` fences what the grant guards: show it with every write, and let the other side refuse a smaller one than it has
     seen, or ask `check_token`. Where the job held some of the names already, those keep the token of that grant; `tokens` has
-    all of them. Releasing this grant frees `taken`, the names that it took itself, which are none for a re-entered one. When
-    this process lets go of some of them by `free`, it is the grant of the others.
+    all of them. Releasing this grant frees `taken`, the names that it took itself, which are none for a re-entered one.
 
     Promised: as long as this grant is neither released nor lost, no other job has been granted any of its names in a way that
-    conflicts; what its own job lets go of by `Locks.free` is no longer among them. Not promised: that this process notices at
+    conflicts; what its process lets go of by `Locks.free` is no longer among them. Not promised: that this process notices at
     once when it is lost; a program that was stopped and continued may write once more before it does, which is what the token
     is for.
     """

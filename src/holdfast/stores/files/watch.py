@@ -23,7 +23,7 @@ Identity = tuple[int, int]
 class Watch:
     """The names in a folder that were changed by anybody, once `changed` was called. Not for several threads at once.
 
-    Not told: what is written through a memory map, or through another link to a file, that lies elsewhere.
+    Not told: what is written through a memory map, or through another link to the same file that lies elsewhere.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -19,6 +19,7 @@ class Outage:
         if not self._told:
             remark(f"{error.message}. This waits, and goes on when the store is back")
         self._told = True
+        # A store that was away tells nobody when it is back.
         time.sleep(_PAUSE_S if left_s is None else max(0.0, min(_PAUSE_S, left_s)))
 
     def over(self) -> None:
