@@ -24,7 +24,7 @@ def measure(lab: Lab) -> list[Row]:
 
 def _crowd(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], processes: int) -> Row:
     most = processes == max(_CROWDS)
-    race = partial(_race, lab, cast=turns.OneLock, names=turns.ONE, processes=processes, seconds=1.5 if most else 0.6)
+    race = partial(_race, lab, cast=turns.OneLock, names=turns.ONE, processes=processes, seconds=4.0 if most else 0.6)
     series = lab.interleave(_contenders(kinds, race), rounds=lab.rounds if most else min(lab.rounds, 3))
     return Row(
         name=f"locks-crowd-{processes}",
@@ -46,7 +46,8 @@ _CROWD_SAYS = (
     "before one process's release to the moment after another's entry, and not told of a process that took the lock from "
     "itself. Whoever asks again at once keeps a lock busy that polling would leave idle, and keeps it from the others: the "
     "libraries' short hand-overs here are those of the few who came just between two turns of one process. How long a lock "
-    "lies idle that its holder does not ask for again is the row of hand-overs."
+    "lies idle that its holder does not ask for again is the row of hand-overs. The first two seconds are not counted: as long "
+    "takes it until a hundred processes have all had their first turn."
 )
 
 
@@ -73,7 +74,7 @@ def _crowd_verdicts(series: Sequence[Series], *, judged: bool) -> list[Verdict]:
     ]
 
 
-_FEW_TURNS = "In the time that is measured each of them has some ten turns, so that one more or less is a tenth."
+_FEW_TURNS = "In the time that is measured each of them has some thirty turns, so that one more or less is a thirtieth."
 _WOKEN = (
     "In fair turns the lock goes to another process each time, which has to be woken; a process of filelock mostly takes it "
     "from itself, as its share tells, and wakes nobody. A turn is two transactions of nine statements each: a release that "
@@ -154,7 +155,7 @@ def _race(
         cast=partial(cast, opens=kind.opens),
         seconds=seconds,
         # A hundred processes on few cores need a while until each has had its first turn.
-        warm_up_s=0.2 if processes < 100 else 0.5,
+        warm_up_s=0.2 if processes < 100 else 2.0,
         processes=processes,
         log=turns.TurnLog,
     )

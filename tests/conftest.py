@@ -1,8 +1,10 @@
 """What tests of every room may ask for."""
 
+import logging
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ FOREIGN = ("HOLDFAST_", "DELEGATE_", "MQTT_", "TMUX", "PG", "XDG_")
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
+    from tests.tmux_server import TmuxServer
 
 
 def pytest_configure() -> None:
@@ -37,6 +40,17 @@ def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             patch.delenv(name)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _warnings_stay_with_their_test() -> Iterator[None]:
+    """A command that a test runs in its own process goes on saying warnings after it has ended, a moment after each: those of
+    one test were said in the next."""
+    yield
+    warned = sys.modules.get("holdfast.surfaces.cli.warned")
+    if warned is not None:
+        logging.getLogger("holdfast").removeHandler(warned.WARNINGS)
+        warned.WARNINGS.flush()
 
 
 @pytest.fixture
@@ -71,3 +85,13 @@ def postgres_url(postgres_server: "Server") -> Iterator[str]:
     url = postgres_server.database()
     yield url
     postgres_server.drop(url)
+
+
+@pytest.fixture
+def tmux() -> "Iterator[TmuxServer]":
+    """A tmux in which a program listens."""
+    from tests.tmux_server import tmux_server
+
+    with tmux_server() as server:
+        server.listen()
+        yield server

@@ -11,17 +11,17 @@ from pathlib import Path
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
 from holdfast.app import Holdfast, connected
+from holdfast.belonging import gateway_key, owner_for, owner_of
 from holdfast.domains.agents import Agent, Gateway
 from holdfast.domains.agents.names import bare, canonical, id_of
 from holdfast.domains.agents.owning import topic_of
 from holdfast.domains.agents.record import lease_of
-from holdfast.domains.gateway.spec import AdapterSpec
-from holdfast.kernel.errors import Held, HoldfastError, LeaseLost, Lost, NotFound
+from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec
+from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.lease import due
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_key
 from holdfast.reaching import reach_of
 
 PROTOCOL = "v1"
@@ -32,9 +32,10 @@ class Announcement:
     """Keeps the record of a gateway's agent in step with the gateway, whatever generation it becomes: where it listens, and,
     for as long as the agent is seen, that the agent lives.
 
-    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, where the manifest said so: a generation that
-    is reached otherwise is not this gateway's. `seen` tells which instance of the agent is there, if any. Where there is no
-    such record, or the store does not answer, the gateway serves all the same: that is logged.
+    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, `by_manifest` if that said so. A generation
+    that is reached otherwise is not this gateway's; when one takes the id over, what the gateway reaches is the agent no more,
+    and it must end. `seen` tells which instance of the agent is there, if any, and `belong` has the queue say whose it is.
+    Where there is no such record, or the store does not answer, the gateway serves all the same: that is logged.
     """
 
     def __init__(
@@ -45,25 +46,31 @@ class Announcement:
         *,
         folder: GatewayFolder,
         agent_id: str | None,
-        spec: AdapterSpec | None,
+        spec: AdapterSpec,
+        by_manifest: bool,
         seen: Callable[[], str | None],
+        belong: Callable[[str], None],
     ) -> None:
         self._agent = agent
         self._settings = settings
         self._gateway = gateway
         self._folder = folder
         self._spec = spec
+        self._by_manifest = by_manifest
         self._seen = seen
+        self._belong = belong
         self._agent_id = agent_id
         self._warned = ""
         self._last_generation = ""
+        self._ours: str | None = None
 
     def step(self, hf: Holdfast) -> float:
         """Do what is to be done now, and return in how many seconds to look again. Raises Held when another gateway serves the
-        agent, and whatever the store raises."""
+        agent, or another generation has it that is reached otherwise, and whatever the store raises."""
         record = self._record(hf)
-        if record is None or not self._is_ours(record):
+        if record is None or not self._is_ours(hf, record):
             return GATEWAY_ANNOUNCE_EVERY_S
+        self._belong(owner_for(record))
         if record.gateway != self._gateway:
             if record.gateway is not None:
                 self._refuse_another(record, Path(record.gateway.state_path).parent)
@@ -80,7 +87,8 @@ class Announcement:
         record = self._record(hf)
         if record is not None:
             for name in (record.agent_id, *([] if _has_another(hf, record) else [bare(record.agent_name)])):
-                self._refuse_another(record, self._folder.root.with_name(name))
+                if owner_of(name, self._settings, hf.store) in (None, owner_for(record)):
+                    self._refuse_another(record, self._folder.root.with_name(name))
         self.step(hf)
 
     def withdraw(self) -> None:
@@ -119,23 +127,42 @@ class Announcement:
         last, self._last_generation = self._last_generation, record.generation_id
         return last != record.generation_id and not Path(record.runtime.manifest_path).exists()
 
-    def _is_ours(self, record: Agent) -> bool:
-        if (key := gateway_key(self._agent, record)) != self._folder.root.name:
+    def _is_ours(self, hf: Holdfast, record: Agent) -> bool:
+        try:
+            key = gateway_key(self._agent, record, self._settings, hf.store)
+        except Ambiguous as error:
+            # What was served is gone, and the word leads to another by now.
+            self.warn(f"no record says where the gateway is: {error.message}")
+            return False
+        if key != self._folder.root.name:
             self._refuse_another(record, self._folder.root.with_name(key))
             self.warn(f"{record.agent_name} is {record.agent_id} by now, and its gateway belongs under {key}: start it anew")
             return False
-        if self._spec is None:
-            return True
-        if self._begins(record):
-            return False
         try:
-            same = reach_of(record) == self._spec
+            if not self._is_elsewhere(record):
+                if self._by_manifest and self._begins(record):
+                    return False
+                if not self._by_manifest or reach_of(record) == self._spec:
+                    self._ours = record.generation_id
+                    return True
         except HoldfastError as error:
             self.warn(f"its agent's record is left alone: {error.message}")
             return False
-        if not same:
-            self.warn(f"{record.agent_name} is reached otherwise by now: start its gateway anew")
-        return same
+        self._stand_down(record)
+        return False
+
+    def _is_elsewhere(self, record: Agent) -> bool:
+        """Does the record itself name another tmux session than the one that is typed into?"""
+        return isinstance(self._spec, TmuxSpec) and record.session_name not in (None, self._spec.session)
+
+    def _stand_down(self, record: Agent) -> None:
+        """Raises Held when the one that was served has lost its id: what is typed there would reach the wrong one. In the same
+        generation only a setting is another; and whoever said how to reach the agent may have meant another session of it."""
+        where = f"in tmux session {record.session_name}" if self._is_elsewhere(record) else "otherwise"
+        words = f"{record.agent_name} is generation {record.generation_id}, reached {where} by now: start its gateway anew"
+        if record.generation_id != self._ours and (self._by_manifest or self._ours is not None):
+            raise Held(words, agent=self._agent, generation_id=record.generation_id)
+        self.warn(words)
 
     def _refuse_another(self, record: Agent, root: Path) -> None:
         if root == self._folder.root or not GatewayClient(self._agent, root=root).answers():
@@ -164,7 +191,7 @@ class Announcement:
 class _Keeping:
     """Takes the steps of an announcement in a thread: when the agent changes hands, and before its lease is over."""
 
-    def __init__(self, announcement: Announcement, settings: Settings, on_lost: Callable[[], None]) -> None:
+    def __init__(self, announcement: Announcement, settings: Settings, on_lost: Callable[[str], None]) -> None:
         self._announcement = announcement
         self._settings = settings
         self._on_lost = on_lost
@@ -185,8 +212,7 @@ class _Keeping:
                 with _agents(self._settings) as hf:
                     self._follow(hf)
             except Held as error:
-                self._announcement.warn(error.message)
-                self._on_lost()
+                self._on_lost(error.message)
                 return
             except NotFound:
                 # There is no store yet. Nothing tells when it is made.
@@ -216,9 +242,10 @@ def _has_another(hf: Holdfast, record: Agent) -> bool:
 
 
 @contextmanager
-def announced(announcement: Announcement, settings: Settings, *, on_lost: Callable[[], None]) -> Iterator[None]:
+def announced(announcement: Announcement, settings: Settings, *, on_lost: Callable[[str], None]) -> Iterator[None]:
     """For the time of a block, the agent's record says where its gateway listens, and the agent's lease is renewed for as long
-    as it is seen. Raises Held when another gateway serves the agent; when one does so later, `on_lost` is called."""
+    as it is seen. Raises Held when another gateway serves the agent, or what this one reaches is not the agent; when that is so
+    later, `on_lost` is called and told why."""
     try:
         with _agents(settings) as hf:
             announcement.begin(hf)

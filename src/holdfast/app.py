@@ -16,7 +16,7 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.places import (
     access_in,
-    gateway_place,
+    gateway_agent,
     gateways_here,
     job_logs,
     placed,
@@ -26,13 +26,12 @@ from holdfast.places import (
     workflow_folder,
 )
 from holdfast.primitives.journal import Journal
-from holdfast.stores.files.folders import Folders
 from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.joblog import JobLog
-    from holdfast.domains.agents import Agent, Agents
+    from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.telling import JobEvents
     from holdfast.domains.network import Registry
@@ -137,7 +136,13 @@ class Holdfast:
         """Locks on resources of any name."""
         from holdfast.primitives.locks import Locks
 
-        return Locks(self.store, self.log, self.processes, self.settings.locks, label=self.settings.actor or "")
+        label = self.settings.actor or ""
+        return Locks(self.store, self.log, self.processes, self.settings.locks, label=label, behind=self._behind)
+
+    def _behind(self, by: str) -> tuple[str, ...]:
+        from holdfast.views.behind import behind
+
+        return behind(self.jobs, self.agents, by)
 
     @_Part
     def holds(self) -> "Holds":
@@ -157,6 +162,8 @@ class Holdfast:
     @_Part
     def workflows(self) -> "Workflows":
         """Workflows and model swaps."""
+        from holdfast.stores.files.folders import Folders
+
         label = self.settings.actor or ""
         if isinstance(folders := getattr(self.store, "folders", None), Folders):
             from holdfast.adapters.workflow_folder import workflows_in_folder
@@ -180,13 +187,17 @@ class Holdfast:
     def gateway(self, agent: str, *, url: str | None = None, token: str | None = None) -> "GatewayClient":
         """An agent's gateway: found by its folder on this machine, or at an address with its token. Raises InvalidName."""
         from holdfast.adapters.gateway_client import GatewayClient
+        from holdfast.belonging import gateway_place
 
-        return GatewayClient(agent, root=gateway_place(self.settings, agent, lambda: self._known(agent)), url=url, token=token)
+        root = gateway_place(self.settings, agent, lambda: self._gateway_key(agent))
+        return GatewayClient(agent, root=root, url=url, token=token)
 
-    def _known(self, agent: str) -> "Agent | None":
+    def _gateway_key(self, agent: str) -> str:
+        from holdfast.belonging import gateway_key
+
         with suppress(HoldfastError):
-            return self.agents.resolve(agent).record
-        return None
+            return gateway_key(agent, self.agents.resolve(agent).record, self.settings, self.store)
+        return gateway_agent(agent)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when that cannot be read."""

@@ -81,7 +81,11 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(
+            f"{path} is not TOML: {error}. Texts stand in quotes; docs/settings.md shows a whole file", source=str(path)
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue(f"{path} cannot be read: {error}", source=str(path)) from None
     except RecursionError:
         raise InvalidValue(f"{path} cannot be read: it is nested too deeply", source=str(path)) from None

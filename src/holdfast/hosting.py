@@ -37,12 +37,19 @@ class GatewayParts(NamedTuple):
 
 
 def open_gateway(
-    agent: str, spec: AdapterSpec, settings: Settings, *, depth_max: int = QUEUE_DEPTH_MAX, on_lost: Callable[[], None]
+    agent: str,
+    spec: AdapterSpec,
+    settings: Settings,
+    *,
+    owner: str | None = None,
+    depth_max: int = QUEUE_DEPTH_MAX,
+    on_lost: Callable[[], None],
 ) -> GatewayParts:
     """Wire an agent's gateway, become the one that serves it, and look at the agent. The worker is not begun yet.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with PostgreSQL it lives there.
-    Raises Held while another gateway serves the agent, by this name or another, InvalidName and InvalidValue.
+    `owner` says whose the queue is, if that is known. Raises Held while another gateway serves the agent, by this name or
+    another, and when the queue is another's; InvalidName and InvalidValue.
     """
     processes = Procfs(host_id=settings.host_id)
     folder = GatewayFolder(gateway_root(settings, agent))
@@ -54,7 +61,7 @@ def open_gateway(
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
         queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)
         gateway = Gateway(queue, journal, agent_adapter(spec, queue.name, folder, processes), processes)
-        gateway.attach()
+        gateway.attach(owner)
         try:
             gateway.look()
         except Held:

@@ -2,7 +2,7 @@
 its server's folder."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from holdfast.kernel.store import Store
 from holdfast.stores.opening import sqlite_path
 
 if TYPE_CHECKING:
-    from holdfast.domains.agents import Agent
     from holdfast.domains.workflows.swap_lock import SwapLock
     from holdfast.stores.files.folders import Folders
 
@@ -114,27 +113,6 @@ def gateway_root(settings: Settings, agent: str) -> Path:
     return _gateways(settings) / gateway_agent(agent)
 
 
-def gateway_key(agent: str, record: "Agent | None") -> str:
-    """What the gateway of an agent is kept under, once its record is known: its name, if its id follows from that, else its id.
-    So it has one, whichever of the two it is called by. Raises InvalidName."""
-    from holdfast.domains.agents.names import bare, id_of
-
-    if record is None:
-        return gateway_agent(agent)
-    return bare(record.agent_name) if id_of(record.agent_name) == record.agent_id else record.agent_id
-
-
-def gateway_place(settings: Settings, agent: str, record_of: Callable[[], "Agent | None"]) -> Path:
-    """The folder of the gateway that serves an agent, by its name or id. The registry is asked only when none runs under what
-    the agent was called. Raises InvalidName."""
-    from holdfast.adapters.gateway_folder import GatewayFolder
-
-    root = gateway_root(settings, agent)
-    if GatewayFolder(root).instance() is not None:
-        return root
-    return _gateways(settings) / gateway_key(agent, record_of())
-
-
 def gateways_here(settings: Settings) -> list[str]:
     """The agents that have, or had, a gateway on this machine, by name."""
     try:
@@ -153,25 +131,39 @@ def server_root(settings: Settings) -> Path:
     if kind in ("sqlite", "files"):
         path = sqlite_path(rest).absolute()
         return path.with_name(f"{path.name}-server") / settings.namespace
-    part = kind
-    if kind != "memory":
-        from hashlib import sha256
-
-        from holdfast.stores.postgres.address import Address
-
-        # One folder a database, whoever connects to it: its password is no part of that.
-        part = f"postgres-{sha256(str(Address(url)).encode()).hexdigest()[:12]}"
-    return state_folder(os.environ) / "server" / part / settings.namespace
+    return state_folder(os.environ) / "server" / _part_of(url) / settings.namespace
 
 
 def gateways_folder(settings: Settings) -> Path:
-    """The folder of all gateways of all namespaces: `gateway_root`, else beside the SQLite store, else in the user's state
-    folder."""
+    """The folder of all gateways of one store, in all its namespaces: `gateway_root`, else beside the SQLite store, else in the
+    user's state folder. Agents of one name in two stores are two agents."""
     if settings.gateway_root is not None:
         return sqlite_path(settings.gateway_root).absolute()
-    url = settings.store if settings.store and settings.store.startswith("sqlite:") else default_store(os.environ)
-    beside = sqlite_path(url.removeprefix("sqlite:")).absolute().parent
-    return beside / "gateways"
+    url = settings.store or default_store(os.environ)
+    if url.startswith("sqlite:"):
+        path = _real(url)
+        return path.with_name(f"{path.name}-gateways")
+    return state_folder(os.environ) / "gateways" / _part_of(url)
+
+
+def _part_of(url: str) -> str:
+    """What a store that has no place of its own for it has its things under in the user's state folder."""
+    kind = url.partition(":")[0]
+    if kind == "memory":
+        return kind
+    from hashlib import sha256
+
+    if kind == "files":
+        return f"files-{sha256(bytes(_real(url))).hexdigest()[:12]}"
+    from holdfast.stores.postgres.address import Address
+
+    # One folder a database, whoever connects to it: its password is no part of that.
+    return f"postgres-{sha256(str(Address(url)).encode()).hexdigest()[:12]}"
+
+
+def _real(url: str) -> Path:
+    """Where a file or folder is, by whatever way it is named."""
+    return Path(os.path.realpath(sqlite_path(url.partition(":")[2])))
 
 
 def _gateways(settings: Settings) -> Path:

@@ -7,42 +7,49 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.app import connected
+from holdfast.adapters.manifests import ManifestFiles
+from holdfast.app import Holdfast, connected
+from holdfast.belonging import called, gateway_key, owner_for, owner_of
 from holdfast.domains.agents import Agent, Reason
-from holdfast.domains.agents.control import check_own, check_session
+from holdfast.domains.agents.control import check_own, check_session, manifest_in, not_trusted
+from holdfast.domains.agents.resolving import Resolution
 from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable
+from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_key
+from holdfast.places import gateway_agent
 
 
 class Served(NamedTuple):
-    """An agent to be served: what its gateway is kept under, its id, where it has a record, and how it is reached, where its
-    manifest says so."""
+    """An agent to be served: what its gateway is kept under, its id, where it has a record, how it is reached, where its
+    manifest says so, and whose the queue is by its record."""
 
     key: str
     agent_id: str | None
     spec: AdapterSpec | None
+    owner: str | None = None
 
 
 def to_be_served(agent: str, settings: Settings, *, by_manifest: bool) -> Served:
     """What is to be known of an agent of that name or id before it is served; `by_manifest`, also how it is reached.
 
     One agent has one key, whether it is called by its name or by its id. Raises Ambiguous for a name that several live agents
-    have. By the manifest it raises NotFound when there is no such agent, InvalidValue for one that says nothing of use, and
-    ManifestMismatch or TmuxSessionMismatch for one that leads to another agent: what is typed there would reach the wrong one.
+    have, and for a word under which another's gateway is kept. By the manifest it raises NotFound when there is no such agent,
+    and what `reach_of` does for one that says nothing of use, or leads to another agent: what is typed there would reach the
+    wrong one.
     """
     try:
         with closing(connected(settings, create=False)) as hf:
-            found = hf.agents.resolve(agent)
+            found = _found(hf, agent)
+            key = gateway_key(agent, found.record, settings, hf.store)
     except Unavailable:
         if by_manifest:
             raise
-        return Served(gateway_key(agent, None), None, None)
+        return Served(gateway_agent(agent), None, None)
     if found.reason is Reason.AMBIGUOUS:
         found.unwrap()
-    if not by_manifest:
-        return Served(gateway_key(agent, found.record), None if found.record is None else found.record.agent_id, None)
+    if found.record is None and not by_manifest:
+        return Served(key, None, None)
     if found.record is None:
         why = f" ({found.reason.value})" if found.reason is not None else ""
         raise NotFound(
@@ -50,14 +57,27 @@ def to_be_served(agent: str, settings: Settings, *, by_manifest: bool) -> Served
             "is reached with --adapter",
             agent=agent,
         )
-    return Served(gateway_key(agent, found.record), found.record.agent_id, reach_of(found.record))
+    spec = reach_of(found.record) if by_manifest else None
+    return Served(key, found.record.agent_id, spec, owner_for(found.record))
+
+
+def _found(hf: Holdfast, agent: str) -> Resolution:
+    """The agent of that name or id; or of that key, which a gateway tells of itself where another agent has its word."""
+    found = hf.agents.resolve(agent)
+    if found.reason is not Reason.MISSING:
+        return found
+    owner = owner_of(gateway_agent(agent), hf.settings, hf.store)
+    return found if owner is None else hf.agents.resolve(called(owner, hf.settings.agents.prefix))
 
 
 def reach_of(record: Agent) -> AdapterSpec:
-    """How the agent of a record is reached, by its manifest."""
-    document = document_in(Path(record.runtime.manifest_path))
-    check_own(record, str(document.get("agent_id")), str(document.get("agent_name")))
-    spec = spec_of_manifest(document)
+    """How the agent of a record is reached, by its manifest. Raises one of the errors under Untrusted."""
+    try:
+        document = _document(manifest_in(ManifestFiles(), record))
+        check_own(record, str(document.get("agent_id")), str(document.get("agent_name")))
+        spec = spec_of_manifest(document)
+    except InvalidValue as error:
+        raise not_trusted(record, error.message) from None
     if isinstance(spec, TmuxSpec):
         check_session(record, spec.session)
     return spec
@@ -66,6 +86,16 @@ def reach_of(record: Agent) -> AdapterSpec:
 def document_in(path: Path) -> dict[str, Any]:
     """What a manifest's file holds. Raises InvalidValue."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        data = ManifestFiles().read(str(path))
+        return _document(b"" if data is None else data)
+    except (OSError, InvalidValue) as error:
         raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise InvalidValue(f"it has more than {MANIFEST_BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidValue(f"it is no JSON object: {error}") from None

@@ -22,6 +22,7 @@ from holdfast.configuration import load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
 from holdfast.kernel.settings import Settings
+from holdfast.places import access_in
 from holdfast.primitives.locks import Locks
 
 
@@ -107,4 +108,6 @@ def _root(store: str | None) -> str | None:
 def _transaction_log(chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger) -> JournalMirror | None:
     if not (chosen.enabled and chosen.logs and chosen.transaction_log_path is not None):
         return None
-    return transaction_log(Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger)
+    # The registry's processes all write it, so it is for whom the registry is.
+    access = access_in(connection.settings, connection.store)
+    return transaction_log(Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger, access)

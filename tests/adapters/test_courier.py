@@ -1,6 +1,7 @@
 """Who takes events to brokers: one that is away holds up no other."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from holdfast.domains.jobs.broker import HOST
 from holdfast.domains.jobs.reach import Reach
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+from tests.patience import PATIENCE_S
 
 
 class Brokers:
@@ -22,17 +24,27 @@ class Brokers:
     def __init__(self) -> None:
         self.got: list[str] = []
         self.asked: list[str] = []
+        self.back = False
+        self._changed = threading.Condition()
+
+    def wait_for(self, there: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(there, PATIENCE_S)
 
     def publisher(self, reach: Reach) -> "Brokers":
-        self.asked.append(reach.host)
-        if reach.host in ("away", HOST):
+        with self._changed:
+            self.asked.append(reach.host)
+            self._changed.notify_all()
+        if reach.host in ("away", HOST) and not self.back:
             raise BrokerUnavailable("it is away", outcome="none")
         return self
 
     def send(self, topic: str, payload: bytes) -> None:
         if "#" in topic:
             raise InvalidValue(f"nothing can be sent to the topic {topic}", field="topic_prefix")
-        self.got.append(topic)
+        with self._changed:
+            self.got.append(topic)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -105,6 +117,49 @@ def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
     errand.wake("a")
     errand.close(20)
     assert (len(said), len(hf.job_events.unsent())) == (complaints, 1)
+
+
+def test_events_go_out_at_once_while_another_broker_is_away(
+    hf: holdfast.Holdfast, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So long a pause that nothing would come in time by waiting for its end.
+    monkeypatch.setattr(courier_, "_FIRST_PAUSE_S", 3600.0)
+    register(hf, "a", "away")
+    register(hf, "z", "there")
+    hf.job_events.publish("a", "progress")
+    said: list[str] = []
+    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
+    brokers.wait_for(lambda: "away" in brokers.asked)
+    for number in range(1, 4):
+        hf.job_events.publish("z", "progress")
+        errand.wake("z")
+        brokers.wait_for(lambda number=number: len(brokers.got) == number)  # type: ignore[misc]
+        hf.job_events.publish("a", "progress")
+        errand.wake("a")
+    asked = list(brokers.asked)
+    errand.close(20)
+    assert (asked, len(said)) == (["away", "there"], 1)
+    # At the end it is asked once more.
+    assert brokers.asked == ["away", "there", "away"]
+
+
+def test_a_broker_that_was_away_gets_its_events_after_a_pause(
+    hf: holdfast.Holdfast, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_, "_FIRST_PAUSE_S", 0.01)
+    register(hf, "a", "away")
+    register(hf, "z", "there")
+    hf.job_events.publish("a", "progress")
+    errand = Errand(Courier(hf.job_events, {}), complain=lambda _: None)
+    brokers.wait_for(lambda: brokers.asked.count("away") > 1)
+    brokers.back = True
+    # Others' events do not put the next try off.
+    while "holdfast/jobs/a/events" not in brokers.got:
+        hf.job_events.publish("z", "progress")
+        errand.wake("z")
+        brokers.wait_for(lambda: len(brokers.got) > 0)
+    errand.close(20)
+    assert hf.job_events.unsent() == []
 
 
 def spoil(hf: holdfast.Holdfast, job_id: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.adapters.job_command import Command
 from tests.patience import PATIENCE_S
+from tests.processes import state_of
 
 
 class Heard:
@@ -38,11 +39,7 @@ def run(script: str, heard: Heard) -> Command:
 
 
 def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return state_of(pid) not in (None, "Z")
 
 
 DEAF = "sh -c 'trap \"\" TERM; echo $$; exec sleep 300'"

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,19 +34,14 @@ HOSTILE = [
 
 
 @pytest.fixture
-def tmux() -> Iterator[TmuxServer]:
-    with tmux_server() as server:
-        server.listen()
-        yield server
-
-
-@pytest.fixture
 def agent(tmux: TmuxServer) -> TmuxAgent:
     return make(tmux)
 
 
 def make(tmux: TmuxServer, limit_s: float = TMUX_ANSWER_S, agent: str = "helper", **how: object) -> TmuxAgent:
-    spec = TmuxSpec(session="claude", socket_path=str(tmux.socket), quiet_ms=150, **how)  # type: ignore[arg-type]
+    # Quiet alone is no sign of an end where the machine is busy: the listener may not have got its turn.
+    how = {"quiet_ms": 150, "ready_regex": r"^ready> ?$", **how}
+    spec = TmuxSpec(session="claude", socket_path=str(tmux.socket), **how)  # type: ignore[arg-type]
     return TmuxAgent(spec, agent=agent, folder=tmux.folder, processes=Procfs(), limit_s=limit_s)
 
 

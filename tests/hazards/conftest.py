@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.primitives import journal
 from tests.hazards.gateway_process import GatewayProcess
-from tests.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import TmuxServer
 
 
 @pytest.fixture
@@ -21,14 +21,6 @@ def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
     """A gateway that begins a program for each prompt."""
     with GatewayProcess(tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def tmux() -> Iterator[TmuxServer]:
-    """A tmux in which a program listens."""
-    with tmux_server() as server:
-        server.listen()
-        yield server
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """A gateway that is killed at one point after the other: each time in a process of its own, on a queue of its own.
 
-    python -m tests.hazards.gateway_victim URL FOLDER NUMBER ...
+    python -m tests.hazards.gateway_victim URL FOLDER POINT ...
 
-Each NUMBER says at which point, and is the name of a folder and of a namespace. The processes are forked from this one, which
+Each POINT, a number or a name, is also the name of a folder and of a namespace. The processes are forked from this one, which
 has loaded everything and has no threads: so hundreds of them cost seconds.
 """
 
@@ -67,7 +67,7 @@ def lines(path: Path) -> list[str]:
 def opened(url: str, folder: Path) -> Gateway:
     """The gateway of a queue, attached."""
     processes = Procfs()
-    store = open_store(url, namespace=f"n{folder.name}", boot_id=processes.boot_id())
+    store = open_store(url, namespace=f"n{folder.name.replace('.', '-')}", boot_id=processes.boot_id())
     journal = Journal(store, actor="tester")
     gateway = Gateway(Queue(store, journal, AGENT), journal, WritingAgent(folder / "delivered"), processes)
     gateway.attach()
@@ -75,8 +75,8 @@ def opened(url: str, folder: Path) -> Gateway:
     return gateway
 
 
-def work(url: str, folder: Path, dies_at: int) -> None:
-    """Take requests in and carry them out, and die at the point of that number, whichever thread comes to it."""
+def work(url: str, folder: Path, dies_at: str) -> None:
+    """Take requests in and carry them out, and die at the point of that number or name, whichever thread comes to it."""
     passed = 0
     counting = threading.Lock()
 
@@ -84,7 +84,7 @@ def work(url: str, folder: Path, dies_at: int) -> None:
         nonlocal passed
         with counting:
             passed += 1
-            dies = passed == dies_at
+            dies = dies_at in (point, str(passed))
         if dies:
             append(folder / "died_at", point)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -107,16 +107,16 @@ def work(url: str, folder: Path, dies_at: int) -> None:
 
 def main() -> None:
     url, folder = sys.argv[1], Path(sys.argv[2])
-    for number in map(int, sys.argv[3:]):
-        own = folder / str(number)
+    for point in sys.argv[3:]:
+        own = folder / point
         own.mkdir()
         child = os.fork()
         if child == 0:
             try:
-                work(url.format(folder=own), own, number)
+                work(url.format(folder=own), own, point)
             finally:
                 os._exit(1)
-        append(folder / "ended", f"{number} {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+        append(folder / "ended", f"{point} {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
 
 
 if __name__ == "__main__":

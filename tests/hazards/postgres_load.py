@@ -308,6 +308,9 @@ def _check_journal(hf: Holdfast, seen: Sequence[Entry], found: dict[str, int]) -
     while (batch := hf.store.journal(cursor)).entries:
         stored += [entry.revision for entry in batch.entries]
         cursor = batch.cursor
+    # Said apart: which of the two has more tells where to look.
+    assert not (missed := set(stored) - set(revisions)), f"never shown to who followed: {sorted(missed)}"
+    assert not (gone := set(revisions) - set(stored)), [entry for entry in seen if entry.revision in gone]
     assert revisions == stored
     assert Counter(entry.subject for entry in seen if entry.kind == "load.counted") == Counter(found)
     registered = [entry.subject for entry in seen if entry.kind == "job.registered"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import RegistryManager
 from holdfast.app import Holdfast, connect, connected
 from holdfast.configuration import load_settings
 from holdfast.domains.gateway.spec import CommandSpec
@@ -93,11 +94,27 @@ def test_with_a_group_all_is_the_groups_but_what_drives_an_agent(
         root = tmp_path / "deep"
         gid = grp.getgrnam(GROUP).gr_gid
         for name, (mode, group) in modes(root).items():
-            private = "/gateways/default/gpu" in f"/{name}"
+            private = "gateways" in name and "/default/gpu" in name
             if private:
                 assert mode == (0o700 if is_folder(root, name) else 0o600), name
             else:
                 assert (oct(mode), group) == (oct(0o2775 if is_folder(root, name) else 0o660), gid), name
+
+
+@needs_root
+@pytest.mark.parametrize("kind", STORES)
+def test_the_transaction_log_of_a_groups_registry_is_the_groups(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
+    monkeypatch.setenv("HOLDFAST_STORE", url_in(tmp_path, kind))
+    log = tmp_path / "log" / "registry.log"
+    with umask(0o077), RegistryManager({"transaction_log_path": str(log)}) as manager:
+        manager.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
+    gid = grp.getgrnam(GROUP).gr_gid
+    for path, mode in ((log.parent, 0o2775), (log, 0o660), (log.with_name("registry.log.cursor"), 0o660)):
+        found = path.stat()
+        assert (oct(stat.S_IMODE(found.st_mode)), found.st_gid) == (oct(mode), gid), path
 
 
 _OTHER = """

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
 from holdfast.testing import faults
-from tests.patience import PATIENCE_S
+from tests.dying import KILLED, ended
+from tests.patience import PATIENCE_S, until
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
 from tests.surfaces.locking import end, remark
@@ -142,6 +144,11 @@ def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(kind:
         _killed_at_every_point(f"{kind}:{folder}/store", verb)
 
 
+def _change_dying(url: str, verb: str, agent: Agent, at: int) -> None:
+    with holdfast.connect(url) as mine, faults.armed(at=at, action=faults.kill):
+        _change(mine, verb, agent)
+
+
 def _killed_at_every_point(url: str, verb: str) -> None:
     lease_s = 0.001 if verb == "cleanup" else 600
     with holdfast.connect(url) as hf:
@@ -152,14 +159,7 @@ def _killed_at_every_point(url: str, verb: str) -> None:
             agent = publish(hf, f"run-{at}", generation_id="g-1", lease_s=lease_s)
             while verb == "cleanup" and hf.agents.resolve(agent.agent_id).record is not None:
                 continue
-        pid = os.fork()
-        if not pid:
-            try:
-                with holdfast.connect(url) as mine, faults.armed(at=at, action=faults.kill):
-                    _change(mine, verb, agent)
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
+        assert ended(partial(_change_dying, url, verb, agent, at)) in (0, KILLED)
         with holdfast.connect(url) as hf:
             told = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
             assert told in ([], TOLD[verb])
@@ -179,7 +179,7 @@ def _killed_at_every_point(url: str, verb: str) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path, kind: str) -> None:
     with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
-        process, pid = bench.hold("gpu", "--lease", "0.6")
+        process, pid = bench.hold("gpu", "--lease", "2")
         first = bench.hf.agents.resolve("gpu").unwrap()
         # Just after a refresh, so that it does not stand still inside the gate.
         bench.told("agent.refreshed", GPU)
@@ -212,10 +212,11 @@ def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death
     with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         first = bench.start_agent("gpu")
         assert first.holder is not None
+        # A server that has just lost its last session ends, and with it whatever is begun in that moment.
+        bench.tmux("new-session", "-d", "-s", "keeps-the-server")
         for pid in (bench.tmux.pane_pid("HOLDFAST-gpu"), first.holder.pid):
             os.kill(pid, signal.SIGKILL)
-        while bench.tmux.sessions():
-            continue
+        until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())
         bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sleep 600")
         ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")
         assert ran.status == 4 and "not proved to be gone" in ran.err

@@ -1,5 +1,7 @@
 """Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost, nothing half-written."""
 
+import contextlib
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -9,6 +11,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +29,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.sqlite import database, filesystem, upkeep
+from holdfast.stores.sqlite import database, doubt, filesystem, upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -176,6 +179,36 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
 
 
 # --- backup, restore, eras ---
+
+
+@pytest.mark.parametrize(
+    "gutting",
+    [
+        "DROP TABLE meta",
+        "DROP TABLE spaces",
+        "DROP TABLE journal",
+        "DELETE FROM meta",
+        "DELETE FROM meta WHERE name = 'era'",
+        "DELETE FROM meta WHERE name = 'revision'",
+    ],
+)
+def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(path: Path, tmp_path: Path, gutting: str) -> None:
+    """Errors that were never to leave the store did, from the restore too."""
+    store = _open(path)
+    token = put(store, "kept")
+    upkeep.backup(store, tmp_path / "saved")
+    store.close()
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute(gutting)
+    with pytest.raises(StoreCorrupt, match="holdfast store restore"):
+        _open(path)
+    assert open_below(path.parent) == []
+    upkeep.restore(path, tmp_path / "saved", boot_id="boot-1")
+    mended = _open(path)
+    assert mended.get(THINGS, "kept") is not None
+    assert put(mended, "new") > token
+    assert upkeep.check(mended, [THINGS]) == []
+    mended.close()
 
 
 def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
@@ -454,6 +487,24 @@ def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> N
         _verify_after_full(small, done, error)
 
 
+def test_who_opens_a_store_on_a_full_disk_is_told_so(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error, and whoever read that looked for another disk."""
+    with mounted(tmp_path / "small", "size=3m") as mount:
+        small, filler = mount / "store.sqlite", mount / "filler"
+        store = _open(small)
+        put(store, "a")
+        store.close()
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        with pytest.raises(StoreUnavailable, match=r"no space left to write .* nothing was changed"):
+            _open(small)
+        filler.unlink()
+        store = _open(small)
+        assert put(store, "b") > 0
+        store.close()
+
+
 # --- others in the way ---
 
 
@@ -590,6 +641,82 @@ def test_a_failed_sync_is_told_as_unknown_and_not_retried(path: Path, monkeypatc
     store.close()
 
 
+def _failed_change(store: SqliteStore, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", failing)
+        with pytest.raises(StoreUnavailable, match="unknown"):
+            put(store, key)
+
+
+def test_after_a_failed_sync_nobody_is_acknowledged_anything_before_the_log_is_begun_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = _open(path), _open(path)
+    log = path.with_name("store.sqlite-wal")
+    put(other, "before")
+    begun = log.read_bytes()[:32]
+    _failed_change(store, "in doubt", monkeypatch)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM meta").fetchone()
+    with pytest.raises(StoreUnavailable, match="begun anew") as caught:
+        other.transact(lambda tx: tx.put(THINGS, "too early", Thing()), scope=[THINGS], timeout_s=0.1)
+    assert caught.value.fields["outcome"] == "none"
+    # What need not last waits for nothing, and nor does a look.
+    other.transact(lambda tx: tx.put(THINGS, "loose", Thing()), scope=[THINGS], durable=False)
+    assert other.get(THINGS, "too early") is None
+    assert log.read_bytes()[:32] == begun
+    reader.close()
+    assert put(other, "after") > 0
+    assert log.read_bytes()[:32] != begun
+    begun = log.read_bytes()[:32]
+    assert put(store, "later") > 0
+    assert log.read_bytes()[:32] == begun, "what was put right is put right once"
+    assert store.get(THINGS, "in doubt") is not None
+    store.close()
+    other.close()
+
+
+def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of an error once for each descriptor, and not those that are opened after it was told."""
+    store, other = _open(path), _open(path)
+    sync = os.fdatasync
+
+    def meanwhile(fd: int) -> None:
+        monkeypatch.setattr(os, "fdatasync", sync)
+        _failed_change(other, "in doubt", monkeypatch)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", meanwhile)
+    with pytest.raises(StoreUnavailable, match="another process") as caught:
+        put(store, "behind it")
+    assert caught.value.fields["outcome"] == "unknown"
+    assert put(store, "after") > 0
+    store.close()
+    other.close()
+
+
+def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    store = _open(path)
+    put(store, "before")
+    _failed_change(store, "in doubt", monkeypatch)
+    monkeypatch.setattr(doubt.os, "truncate", read_only)
+    other = _open(path)
+    assert other.get(THINGS, "before") is not None
+    with pytest.raises(StoreUnavailable, match="Read-only"):
+        put(other, "after")
+    store.close()
+    other.close()
+
+
 def _started() -> int:
     """Such as a tmux server: it outlives the one that started it, and must not inherit its locks."""
     return subprocess.Popen(["sleep", "600"], close_fds=False).pid
@@ -638,6 +765,21 @@ def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_b
     reopened = _open(path)
     assert reopened.get(THINGS, "acknowledged") is not None
     reopened.close()
+
+
+def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had changed something was given an error of the system's own, and none that says what became of it."""
+    monkeypatch.setattr(database, "_TIDY_EVERY", 1)
+    store = _open(path)
+
+    def broken(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", broken)
+        assert put(store, "acknowledged") > 0
+    assert store.get(THINGS, "acknowledged") is not None
+    store.close()
 
 
 def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(

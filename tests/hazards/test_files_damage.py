@@ -113,6 +113,42 @@ def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(root: Pa
     assert keys(store, LEASES) == ["x"]
 
 
+@pytest.mark.parametrize("damage", ["{", "[]"])
+def test_a_record_of_a_damaged_file_cannot_be_taken_out_and_that_is_told(root: Path, store: FilesStore, damage: str) -> None:
+    """An error that was never to leave the store did."""
+    put(store, HOSTS, "a", ip="1")
+    put(store, HOSTS, "a", ip="2")
+    path = root / "lab" / "hosts.json"
+    path.write_text(damage)
+    with pytest.raises(StoreCorrupt, match="restored from"):
+        upkeep.content(store, HOSTS, "a")
+    assert b'"1"' in upkeep.content(store, HOSTS, "a")
+    path.write_text(damage)
+    path.with_name("hosts.json.bak").unlink()
+    with pytest.raises(StoreCorrupt, match="no sound"):
+        upkeep.content(store, HOSTS, "a")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_where_files_have_no_second_name_a_damaged_one_is_set_aside_too(
+    root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    put(store, HOSTS, "a", ip="1")
+    put(store, HOSTS, "a", ip="2")
+    path = root / "lab" / "hosts.json"
+    path.write_text("{")
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreCorrupt) as told:
+        keys(store, HOSTS)
+    assert told.value.fields["restored"] and Path(told.value.fields["aside"]).read_text() == "{"
+    put(store, HOSTS, "b", ip="3")
+    assert keys(store, HOSTS) == ["a", "b"]
+
+
 def test_a_file_that_is_gone_with_its_copy_is_told_before_it_counts_as_empty(root: Path, store: FilesStore) -> None:
     put(store, HOSTS, "a")
     put(store, HOSTS, "b")
@@ -343,9 +379,10 @@ def test_an_error_that_stays_before_the_commit_changes_nothing(
     before = (root / "lab" / "hosts.json").read_bytes()
     failing = _Failing(call, 1000, errno.EIO)
     monkeypatch.setattr(disk, "os", failing)
-    with pytest.raises(StoreUnavailable, match="nothing was changed") as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         put(store, HOSTS, "b")
     assert caught.value.fields["outcome"] == "none"
+    assert caught.value.message.count("nothing was changed") == 1
     assert failing.failed >= 3
     monkeypatch.undo()
     assert keys(store, HOSTS) == ["a"] and (root / "lab" / "hosts.json").read_bytes() == before
@@ -361,9 +398,12 @@ def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     row = store.get(HOSTS, "b")
     assert row is not None and row.revision == revision
     assert list(shown(root / "lab" / "hosts.json")) == ["a"]
-    with pytest.raises(StoreUnavailable, match="brought up") as caught:
-        put(store, HOSTS, "c")
-    assert caught.value.fields["outcome"] == "none"
+    for call in ("rename", "write"):
+        monkeypatch.setattr(disk, "os", _Failing(call, 1000, errno.EIO))
+        with pytest.raises(StoreUnavailable, match="brought up") as caught:
+            put(store, HOSTS, "c")
+        assert caught.value.fields["outcome"] == "none"
+        assert caught.value.message.count("nothing was changed") == 1
     monkeypatch.undo()
     assert keys(store, HOSTS) == ["a", "b"]
     put(store, LEASES, "x")

@@ -4,7 +4,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import upkeep
 from holdfast.testing import faults
+from tests.dying import dies, killed_busy
 from tests.stores.files_spaces import ALL, CARDS, DEEP, HIDDEN, HOSTS, LAID, LEASES, Host, keys, open_files, put, shown
 
 pytestmark = pytest.mark.slow
@@ -71,20 +73,6 @@ def _in_files(root: Path) -> set[str]:
     }
 
 
-def _killed(work: Callable[[], None], at: int) -> bool:
-    child = os.fork()
-    if child == 0:
-        try:
-            with faults.armed(at=at, action=faults.kill):
-                work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL), status
-    return status != 0
-
-
 def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) -> None:
     root = tmp_path / "state"
     store = open_files(root)
@@ -101,7 +89,7 @@ def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) 
         def work(following: int = value + 1) -> None:
             _step(open_files(root), following)
 
-        assert _killed(work, at) == (at < len(points))
+        assert dies(work, at) == (at < len(points))
         store = open_files(root)
         now = _value(store)
         assert now == (value + 1 if at >= committed else value), f"killed at {points[at : at + 1]}"
@@ -128,12 +116,12 @@ def test_the_recovery_itself_killed_at_every_point(tmp_path: Path) -> None:
         with faults.at_point("files.rename.before", faults.kill):
             _step(mine, 2)
 
-    assert _killed(die_committed, 10_000)
+    assert dies(die_committed, 10_000)
     at, killed = 0, True
     while killed:
         root = tmp_path / str(at)
         shutil.copytree(dead, root)
-        killed = _killed(lambda root=root: put(open_files(root), DEEP, "x"), at)  # type: ignore[misc]
+        killed = dies(lambda root=root: put(open_files(root), DEEP, "x"), at)  # type: ignore[misc]
         store = open_files(root)
         assert _value(store) == 2
         put(store, CARDS, "y")
@@ -147,7 +135,7 @@ def test_the_first_change_killed_at_every_point(tmp_path: Path) -> None:
     at, killed = 0, True
     while killed:
         root = tmp_path / str(at)
-        killed = _killed(lambda root=root: _first(open_files(root)), at)  # type: ignore[misc]
+        killed = dies(lambda root=root: _first(open_files(root)), at)  # type: ignore[misc]
         store = open_files(root)
         assert keys(store, HOSTS) == keys(store, DEEP)
         before = put(store, LEASES, "x")
@@ -172,7 +160,7 @@ def test_a_recovery_touches_no_file_before_the_commit_is_synced(tmp_path: Path) 
         with faults.at_point("sqlite.sync.before", faults.kill):
             _step(mine, 2)
 
-    assert _killed(die_unsynced, 10_000)
+    assert dies(die_unsynced, 10_000)
     store = open_files(root)
     points = faults.recorded(lambda: put(store, HOSTS, "x"))
     assert points.index("sqlite.sync.after") < points.index("files.rename.before") < points.index("files.clear.before")
@@ -195,26 +183,7 @@ def test_kills_at_random_moments_under_load(tmp_path: Path) -> None:
     store.close()
     value = 1
     for turn in range(12):
-        ready_r, ready_w = os.pipe()
-        children = []
-        for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                try:
-                    mine = open_files(root)
-                    while True:
-                        _advance(mine)
-                        os.write(ready_w, b".")
-                finally:
-                    os._exit(1)
-            children.append(child)
-        for _ in range(1 + turn % 5):
-            os.read(ready_r, 1)
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        os.close(ready_r)
-        os.close(ready_w)
+        killed_busy(lambda: partial(_advance, open_files(root)), 1 + turn % 5)
         store = open_files(root)
         now = _value(store)
         put(store, HIDDEN, "x")

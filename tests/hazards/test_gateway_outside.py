@@ -21,6 +21,7 @@ from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.disk import mounted
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
+from tests.processes import state_of
 from tests.tmux_server import TmuxServer
 
 pytestmark = pytest.mark.slow
@@ -195,8 +196,8 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
     attached.start(stops_at=point)
     assert attached.process is not None
     old = str(attached.client.prompt("old")["request_id"])
-    stat = Path(f"/proc/{attached.process.pid}/stat")
-    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    pid = attached.process.pid
+    until(lambda: state_of(pid) == "T")
     tmux.replace()
     attached.process.send_signal(signal.SIGCONT)
     client = attached.client
@@ -206,7 +207,7 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
     assert client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
     if action == "replay":
         # It comes to the same point once more, and is let go on.
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        until(lambda: state_of(pid) == "T")
         attached.process.send_signal(signal.SIGCONT)
     done = client.request(old, wait_s=30)
     assert (done["state"], done["error_code"]) == (("completed", None) if action == "replay" else ("failed", "discarded"))
@@ -218,8 +219,8 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
     gate.start(stops_at="gateway.delivery.after")
     assert gate.process is not None
     long = str(gate.client.prompt("long")["request_id"])
-    stat = Path(f"/proc/{gate.process.pid}/stat")
-    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    pid = gate.process.pid
+    until(lambda: state_of(pid) == "T")
     with ThreadPoolExecutor(1) as pool:
         interrupting = pool.submit(gate.client.interrupt, wait_s=30)
         # Sent while it stands still: it lies in the socket, and is the first thing to be read.

@@ -23,6 +23,7 @@ from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, Upstream
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
+from tests.processes import state_of
 from tests.tmux_server import TmuxServer
 
 pytestmark = pytest.mark.slow
@@ -313,8 +314,9 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, att
 def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: TmuxServer, attached: GatewayProcess, point: str) -> None:
     attached.start(stops_at=point)
     assert attached.process is not None
+    pid = attached.process.pid
     old = attached.client.prompt("old")["request_id"]
-    until(lambda: _state(attached) == "T")
+    until(lambda: state_of(pid) == "T")
     tmux.replace()
     attached.process.send_signal(signal.SIGCONT)
     client = attached.client
@@ -341,11 +343,6 @@ def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
     assert tmux.heard() == [*([b"first"] if arrives else []), b"second"]
     assert tmux("list-buffers") == ""
     assert list(attached.root.rglob("holdfast-*")) == []
-
-
-def _state(gate: GatewayProcess) -> str:
-    assert gate.process is not None
-    return Path(f"/proc/{gate.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: TmuxServer, attached: GatewayProcess) -> None:

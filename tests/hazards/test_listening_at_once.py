@@ -122,6 +122,15 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     assert os.listdir(wake) == []
 
 
+def test_a_listener_that_leaves_after_its_store_was_closed_leaves_nothing_behind(store: SqliteStore) -> None:
+    """It was kept for the next one, and there is none: a descriptor and a FIFO each time."""
+    ears = store.listen(["t"])
+    store.close()
+    ears.__exit__(None, None, None)
+    assert not [name for name in open_below(store.path.parent) if "-wake/" in name]
+    assert os.listdir(f"{store.path}-wake") == []
+
+
 def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk, where the FIFO can be made and the topic's folder cannot."""
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
@@ -140,3 +149,17 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
                 fifos.listen(["b"])
     assert open_below(tmp_path) == before
     fifos.close()
+
+
+def test_one_whose_fifo_cannot_be_named_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", broken)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                fifos.listen(["a"])
+    assert open_below(tmp_path) == []

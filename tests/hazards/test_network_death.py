@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.network import Registry, Room
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.testing import faults
+from tests.dying import KILLED, ended
 from tests.hazards.network_invariants import State, check, entries_of, stored
 from tests.hazards.test_hold_death import Child
 from tests.patience import PATIENCE_S
@@ -95,7 +97,7 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, change: str) -> None:
         committed = points.index("sqlite.commit.after")
         for at in range(len(points)):
             before = stored(hf)
-            killed(url, CHANGES[change], at)
+            assert ended(partial(dying, url, CHANGES[change], at)) == KILLED
             after = check(hf)
             assert (after != before) == (at >= committed), f"killed at {points[at]}"
             if after != before:
@@ -114,15 +116,9 @@ def whole(change: str, before: State, after: State, at: int) -> bool:
     return True
 
 
-def killed(url: str, change: Callable[[Holdfast, int], object], at: int) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            with holdfast.connect(url) as mine, faults.armed(at=at, action=faults.kill):
-                change(mine, at)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+def dying(url: str, change: Callable[[Holdfast, int], object], at: int) -> None:
+    with holdfast.connect(url) as mine, faults.armed(at=at, action=faults.kill):
+        change(mine, at)
 
 
 @pytest.mark.slow
@@ -136,15 +132,7 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(tmp_path: Path, m
     points = faults.recorded(lambda: manager.register_host(**host(0)))
     assert points.count("journal_mirror.written") == 1
     for at in range(len(points)):
-        child = os.fork()
-        if child == 0:
-            try:
-                mine = RegistryManager(config)
-                with faults.armed(at=at, action=faults.kill):
-                    mine.register_host(**host(1 + at))
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert ended(partial(_register_dying, config, at)) == KILLED
         if at % 3 == 0:
             manager.sweep()
     manager.close()
@@ -154,6 +142,12 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(tmp_path: Path, m
         assert [line["details"]["revision"] for line in lines] == told
         assert {line["details"]["subject"] for line in lines} == set(hf.network.list_all_hosts())
     assert 2 < len(lines) <= len(points) + 2
+
+
+def _register_dying(config: dict[str, str], at: int) -> None:
+    mine = RegistryManager(config)
+    with faults.armed(at=at, action=faults.kill):
+        mine.register_host(**host(1 + at))
 
 
 # --- the dead ---

@@ -70,6 +70,7 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server
         watched = begun.enter_context(_process(tmp_path, url, "jobs", "watch", job_id))
         following = begun.enter_context(_process(tmp_path, url, "log", "--follow"))
         worker = begun.enter_context(_process(tmp_path, url, "jobs", "run", "--agent-session", "t", "--", "echo", "fine"))
+        quiet = begun.enter_context(_process(tmp_path, url, "jobs", "run", "-q", "--agent-session", "u", "--", "echo", "fine"))
         assert watched.stdout is not None and following.stdout is not None and worker.stdout is not None
         assert watched.stderr is not None and following.stderr is not None and worker.stderr is not None
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
@@ -84,9 +85,13 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server
             server.start()
         hf.jobs.register_job("z", agent="a", agent_session="t")
         assert worker.stdout.readline() == "fine\n"
-        worker.terminate()
-        worker.communicate(timeout=PATIENCE_S)
-        assert worker.returncode == 0
+        hf.jobs.register_job("q", agent="a", agent_session="u")
+        assert quiet.stdout is not None and quiet.stdout.readline() == "fine\n"
+        for one in (worker, quiet):
+            one.terminate()
+            _, complained = one.communicate(timeout=PATIENCE_S)
+            assert one.returncode == 0
+        assert complained == ""
         hf.jobs.update_status(job_id, "completed")
         assert any(f"{job_id} " in line and "to=completed" in line for line in following.stdout)
         said, _ = watched.communicate(timeout=PATIENCE_S)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.powerloss import Recording, Report, Trace, examine, record, why_not
-from holdfast.testing.powerloss.operations import Acknowledged, Named, Synced, Written
+from holdfast.testing.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
 from tests.hazards.powerloss_changes import STORE, StoreCheck
 from tests.lacking import lacking
 
@@ -36,9 +36,9 @@ def run(folder: Path, planted: str, *, rounds: int, changes: int) -> tuple[Trace
         return trace, StoreCheck.of(store)
 
 
-def recorded(module: str, folder: Path, plan: str) -> Recording:
+def recorded(module: str, folder: Path, *plan: str) -> Recording:
     try:
-        return record([sys.executable, "-m", module, plan], folder=folder)
+        return record([sys.executable, "-m", module, *plan], folder=folder)
     except subprocess.CalledProcessError as error:
         pytest.fail(f"the workload failed:\n{error.stderr}")
 
@@ -118,6 +118,18 @@ def test_a_planted_bug_is_found(planted: str, tmp_path: Path) -> None:
     report = examine(trace, check, states=500, seed=SEED)
     print(report.summary())
     assert lost(report), f"{planted} was not found: {report.summary()}"
+
+
+def test_what_is_acknowledged_after_a_failed_sync_survives_a_power_loss(tmp_path: Path) -> None:
+    """It lay in the log behind what the failed sync had not put on disk, where nobody would have found it."""
+    recording = recorded("tests.hazards.powerloss_failed_sync", tmp_path)
+    trace = recording.trace(mapped=["-shm", ".sqlite-gate"])
+    assert sum(isinstance(op, SyncFailed) for op in trace.operations) == 1
+    with contextlib.closing(SqliteStore(recording.root / STORE, boot_id="end")) as store:
+        check = StoreCheck.of(store)
+    report = examine(trace, check, states=300, seed=SEED)
+    assert not report.failures, f"{report.summary()}\nrecorded in {tmp_path}"
+    assert report.lossy > 100
 
 
 def test_a_failure_is_built_again_from_its_seed(tmp_path: Path) -> None:

@@ -232,6 +232,14 @@ def test_a_sync_counts_once_it_returned(tmp_path: Path) -> None:
     assert (("a", b""),) in states(found, tmp_path)
 
 
+def test_what_a_failed_sync_did_not_write_no_later_one_does(tmp_path: Path) -> None:
+    failed = f"1  fdatasync({at(3, 'a')}) = -1 EIO (Input/output error)"
+    found = read(opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), failed, wrote("a", 3, "y", 1), synced("a", 3))
+    assert states(found, tmp_path / "behind") == {(("a", b"\0y"),)}
+    anew = read(opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), failed, wrote("a", 3, "x", 0), synced("a", 3))
+    assert states(anew, tmp_path / "anew") == {(("a", b"x"),)}
+
+
 def test_a_write_is_torn_at_its_sectors(tmp_path: Path) -> None:
     lines = [opened("a", 3), wrote("a", 3, "o" * 1024, 0), synced("a", 3), *FOLDER, wrote("a", 3, "n" * 600, 200)]
     contents = {state[0][1] for state in states(read(*lines), tmp_path)}

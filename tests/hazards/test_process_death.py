@@ -1,8 +1,6 @@
 """kill -9 at every fault point: all or nothing, every time, and nobody waits for the dead."""
 
-import os
-import signal
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from holdfast.stores.sqlite import upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
+from tests.dying import dies, killed_busy
 
 pytestmark = pytest.mark.slow
 
@@ -56,21 +55,6 @@ def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
         store.close()
 
 
-def _killed(work: Callable[[], None], at: int) -> bool:
-    """Run the work in a child that kills itself at its point number `at`; False when it got through."""
-    child = os.fork()
-    if child == 0:
-        try:
-            with faults.armed(at=at, action=faults.kill):
-                work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL), status
-    return status != 0
-
-
 @pytest.mark.parametrize("spaces", [(THINGS, OTHERS), (VOLATILE,)], ids=["durable", "volatile"])
 def test_a_transaction_over_several_records_killed_at_every_point(tmp_path: Path, spaces: tuple[Space[Thing], ...]) -> None:
     path = tmp_path / "store.sqlite"
@@ -90,7 +74,7 @@ def test_a_transaction_over_several_records_killed_at_every_point(tmp_path: Path
 
     # The child also opens the store, which reaches no point of its own once its tables are there.
     for at in range(len(points) + 1):
-        killed = _killed(work, at)
+        killed = dies(work, at)
         assert killed == (at < len(points))
         now = _state(path, spaces)
         assert now == (value + 1 if at >= committed else value), f"killed at {points[at : at + 1]}"
@@ -106,7 +90,7 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
             _step(_open(path), 1, (THINGS, OTHERS))
             put(_open(path), "lock", space=VOLATILE)
 
-        killed = _killed(work, at)
+        killed = dies(work, at)
         store = _open(path)
         tokens = [put(store, "x"), put(store, "y", space=VOLATILE)]
         assert upkeep.check(store, [THINGS, OTHERS]) == []
@@ -128,7 +112,7 @@ def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
     store.close()
     at, killed = 0, True
     while killed:
-        killed = _killed(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
+        killed = dies(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
         assert _state(path, (THINGS, OTHERS)) in (1, 2)
         at += 1
     assert _state(path, (THINGS, OTHERS)) == 1
@@ -143,27 +127,8 @@ def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:
     store.close()
     value = 1
     for turn in range(50):
-        ready_r, ready_w = os.pipe()
-        children = []
-        for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                try:
-                    mine = _open(path)
-                    while True:
-                        _advance(mine)
-                        os.write(ready_w, b".")
-                finally:
-                    os._exit(1)
-            children.append(child)
-        # Let some commits pass, a different number each time, then kill both.
-        for _ in range(1 + turn % 5):
-            os.read(ready_r, 1)
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        os.close(ready_r)
-        os.close(ready_w)
+        # After another number of commits each time.
+        killed_busy(lambda: partial(_advance, _open(path)), 1 + turn % 5)
         now = _state(path, (THINGS, OTHERS))
         assert now > value
         value = now

@@ -18,6 +18,7 @@ from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
 from tests.patience import PATIENCE_S
+from tests.processes import state_of
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_ctrl_c_at_the_shut_gate_leaves_it_as_it_was(path: Path) -> None:
             os._exit(status)
     assert os.read(ready_r, 1) == b"."
     # Until it sleeps in the gate; the state is that of its main thread.
-    while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+    while state_of(child) != "S":
         pass
     os.kill(child, signal.SIGINT)
     assert os.read(ready_r, 1) == b"!"

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.testing.histories import Operation, died, read
+from tests.crowds import over
 from tests.histories.worker import Plan
 from tests.patience import PATIENCE_S
 
@@ -43,6 +43,7 @@ class Ran(NamedTuple):
 class _Process:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.name = plan.process
         command = [sys.executable, "-m", "tests.histories.worker", json.dumps(plan._asdict())]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.pidfd = os.pidfd_open(self.child.pid)
@@ -117,7 +118,7 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
 def _disturb(processes: list[_Process], crowd: Crowd, until: float, deaths: list[Operation]) -> None:
     """Kill some and put others in their place, and stop some for a while."""
     draw = random.Random(f"{crowd.seed}/crowd")
-    while crowd.kills and not _over(processes, draw.uniform(0.1, 0.4), until):
+    while crowd.kills and not over(processes, draw.uniform(0.1, 0.4), until):
         at = draw.randrange(len(processes))
         process = processes[at]
         if draw.random() < 0.75:
@@ -129,18 +130,7 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, deaths: list
             processes[at].begin(until)
         else:
             process.child.send_signal(signal.SIGSTOP)
-            over = _over(processes, draw.uniform(0.05, 0.3), until)
+            ended = over(processes, draw.uniform(0.05, 0.3), until)
             process.child.send_signal(signal.SIGCONT)
-            if over:
+            if ended:
                 return
-
-
-def _over(processes: list[_Process], seconds: float, until: float) -> bool:
-    """Wait for so long, or until the end, which makes it True; a process that ends before is a failure."""
-    left_s = until - time.monotonic()
-    ended, _, _ = select.select([process.pidfd for process in processes], [], [], max(min(seconds, left_s), 0.0))
-    if left_s <= seconds:
-        return True
-    failed = [f"{process.plan.process}: {process.told()}" for process in processes if process.pidfd in ended]
-    assert not failed, f"processes ended by themselves: {failed}"
-    return False

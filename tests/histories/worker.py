@@ -23,6 +23,7 @@ from holdfast.kernel.errors import Fenced, HoldfastError, ImpossibleTransition, 
 from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.record import Receipt
 from holdfast.testing.histories import Recorder
+from tests.crowds import run_all
 
 _PR_SET_PDEATHSIG = 1
 
@@ -336,27 +337,13 @@ def main(plan: Plan) -> int:
 
         plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
     recorder = Recorder(Path(plan.folder) / f"{plan.process}.history", process=plan.process)
-    failures: list[BaseException] = []
-
-    def run(player: Player) -> None:
-        try:
-            player.run()
-        except BaseException as error:
-            failures.append(error)
-            raise
-
     with holdfast.connect(plan.store) as hf:
         hf.locks.status("warm")
         hf.jobs.peek("warm")
         print("ready", flush=True)
         until = float(sys.stdin.readline())
         players = [Player(plan, number, hf, recorder, until) for number in range(plan.threads)]
-        threads = [threading.Thread(target=run, args=(player,), name=player.name) for player in players]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return 1 if failures else 0
+        return run_all({player.name: player.run for player in players})
 
 
 if __name__ == "__main__":

@@ -81,5 +81,5 @@ def test_every_setting_of_an_adapter_is_named(kind: type, words: str) -> None:
 
 
 def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:
-    assert {86400: "a day unless told"}[int(AGENT_LEASE_S)] in _page()
+    assert {86400: "a day by default"}[int(AGENT_LEASE_S)] in _page()
     assert {300: "five minutes, `--grace`"}[int(AGENT_GRACE_S)] in _page()

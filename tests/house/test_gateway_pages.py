@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, QUEUE_DEPTH_MAX
+from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, QUEUE_DEPTH_MAX, QUEUE_PRUNE_LEAST_S
 from holdfast.primitives.queue.record import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -57,4 +57,5 @@ def test_the_guide_shows_every_route() -> None:
 def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:
     page = " ".join(_page("gateway.md").split())
     assert f"At most {QUEUE_DEPTH_MAX:,} may be unfinished" in page
+    assert f"what ended within the last {QUEUE_PRUNE_LEAST_S / 3600:g} hours" in page
     assert f"after up to {GATEWAY_WAIT_MAX_S:g} s" in page

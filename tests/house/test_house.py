@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -54,18 +55,45 @@ def test_picking_a_job_loads_only_what_it_needs(tmp_path: Path) -> None:
     )
     tops = {name.split(".")[0] for name in loaded}
     assert not tops & (EXTRAS | {"click", "rich", "argparse", "asyncio", "subprocess", "tomllib"})
-    assert not tops & {"secrets", "random", "logging", "typing_extensions"}
+    assert not tops & {"secrets", "random", "logging", "typing_extensions", "glob", "shlex"}
+    assert not {name for name in loaded if name.startswith(("holdfast.stores.files", "holdfast.stores.contents"))}
     assert "sqlite3" in tops
 
 
-def test_using_a_gateway_loads_no_extra_and_serving_one_names_what_it_needs() -> None:
+def test_using_a_gateway_loads_no_extra() -> None:
     loaded = _loaded_by("import holdfast.surfaces.cli.gateway; holdfast.connect('memory:').gateway('x')")
     assert not {name.split(".")[0] for name in loaded} & EXTRAS
-    without = "import sys; sys.modules['litestar'] = None\nfrom holdfast.surfaces.cli.root import run\n"
-    serve = "try:\n    run(['gateway', 'serve', 'x', '--adapter', 'command', '--', 'ls'])\nexcept ValueError as error:\n    "
-    script = f"{without}{serve}print(error)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    assert done.stdout == "serving needs litestar: pip install '.[server]' in the checkout of Holdfast\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "library", "told"),
+    [
+        (
+            ["gateway", "serve", "x", "--adapter", "command", "--", "ls"],
+            "litestar",
+            "serving needs litestar: pip install '.[server]'",
+        ),
+        (["serve"], "litestar", "serving needs litestar: pip install '.[server]'"),
+        (["mcp"], "anyio", "the MCP server needs anyio: pip install '.[mcp]'"),
+        (
+            ["metrics"],
+            "prometheus_client",
+            "metrics for Prometheus need a library that is not installed: pip install '.[server]'",
+        ),
+        (
+            ["--store", "postgresql://h/d", "jobs", "list"],
+            "psycopg",
+            "needs a driver that is not installed: pip install '.[postgres]'",
+        ),
+    ],
+)
+def test_who_lacks_an_extra_is_told_how_to_install_it(tmp_path: Path, words: list[str], library: str, told: str) -> None:
+    without = f"import sys; sys.modules[{library!r}] = None\nfrom holdfast.surfaces.cli.entry import main\n"
+    script = f"{without}sys.argv[1:] = {words!r}\nmain()"
+    environment = {**os.environ, "HOLDFAST_STORE": f"sqlite:{tmp_path}/store.sqlite"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    assert done.returncode == 6, done.stderr
+    assert f"{told} in the checkout of Holdfast\n" in done.stderr
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -46,7 +46,7 @@ def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
         f"| {limits.SERVER_WAITS_MAX}, up to {limits.SERVER_WAIT_MAX_S:g} s each |",
         f"| {limits.SERVER_THREADS}, and those that wait |",
         f"| {limits.LIST_MAX:,} records |",
-        f"Without `--port` it is {limits.SERVER_PORT}",
+        f"The default port is {limits.SERVER_PORT}",
         f"within {limits.SERVER_LINK_S / 60:g} minutes",
         f"for {limits.SERVER_SESSION_S / 86400:g} days",
     ):

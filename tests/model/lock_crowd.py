@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+from tests.crowds import over
 from tests.model.lock_history import Event, History
 from tests.model.lock_worker import NAMES, Plan
 from tests.patience import PATIENCE_S
@@ -47,6 +47,7 @@ class Ran(NamedTuple):
 class _Process:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.name = plan.process
         command = [sys.executable, "-m", "tests.model.lock_worker", json.dumps(plan._asdict())]
         self._errors = Path(plan.folder, f"{plan.process}.errors")
         with self._errors.open("w") as errors:
@@ -120,7 +121,7 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, draw: random
         events.append({"at": time.monotonic(), "kind": kind, "process": process.plan.process})
 
     while crowd.kills:
-        if _sleep(processes, draw.uniform(0.2, 0.8), until):
+        if over(processes, draw.uniform(0.2, 0.8), until):
             return
         at = draw.randrange(len(processes))
         process = processes[at]
@@ -135,22 +136,11 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, draw: random
         else:
             tell("stopping", process)
             process.child.send_signal(signal.SIGSTOP)
-            done = _sleep(processes, draw.uniform(0.05, 0.6), until)
+            done = over(processes, draw.uniform(0.05, 0.6), until)
             process.child.send_signal(signal.SIGCONT)
             tell("continued", process)
             if done:
                 return
-
-
-def _sleep(processes: list[_Process], seconds: float, until: float) -> bool:
-    """Wait for so long, or until the end, which makes it True; a process that ends before is a failure."""
-    left_s = until - time.monotonic()
-    ended, _, _ = select.select([process.pidfd for process in processes], [], [], max(min(seconds, left_s), 0.0))
-    if left_s <= seconds:
-        return True
-    failed = [process.plan.process for process in processes if process.pidfd in ended]
-    assert not failed, f"processes {failed} ended by themselves"
-    return False
 
 
 def _sweep(hf: Holdfast) -> list[str]:

@@ -90,6 +90,7 @@ class History:
         self.killing: dict[str, float] = {}
         self.died: dict[str, float] = {}
         self.stops: list[tuple[float, float]] = []
+        self._jobs: dict[str, list[Ask]] = {}
         stopped: dict[str, float] = {}
         for event in sorted(events, key=lambda event: event["at"]):
             at, kind = event["at"], event["kind"]
@@ -150,6 +151,22 @@ class History:
             unseen = 0.0 if ask.attended or died == NEVER else (ask.ttl_s or 0.0)
             return min(ask.ended + (STRAY_S if ask.end == "no_turn" else 0.0), died + unseen)
         return min(ask.released, died if ask.attended else NEVER, ask.lease_over)
+
+    def alone(self, ask: Ask) -> bool:
+        """Did its job certainly hold nothing else? One that got no turn may have been granted, which its job never learnt."""
+        strays = (other for other in self._of_job(ask.by) if other.end == "no_turn" and other.asked < ask.asked)
+        return ask.alone and all(self.gone_by(other) < ask.asked for other in strays)
+
+    def in_line_until(self, ask: Ask) -> float:
+        """Until when it may have stood in line: one that got no turn is taken out later."""
+        left = ask.ended + (STRAY_S if ask.end == "no_turn" else 0.0)
+        return min(left, self.died.get(ask.process, NEVER))
+
+    def _of_job(self, by: str) -> list[Ask]:
+        if not self._jobs:
+            for ask in self.asks.values():
+                self._jobs.setdefault(ask.by, []).append(ask)
+        return self._jobs[by]
 
     def waited_until(self, ask: Ask) -> float:
         """Until when it certainly waited, if it did: one that gives up leaves the queue some time before it is told so."""
@@ -224,7 +241,7 @@ def overtaken(history: History, rules: Rules) -> Iterator[str]:
 
 
 def _went_before(history: History, other: Ask, one: Ask, name: str) -> bool:
-    if not other.alone or not _in_conflict(one, other) or name not in other.taken:
+    if not _in_conflict(one, other) or name not in other.taken or not history.alone(other):
         return False
     if name in one.taken:
         return other.tokens[name] < one.tokens[name]
@@ -316,10 +333,7 @@ def false_deadlocks(history: History) -> Iterator[str]:
             if not any(ask.asked <= one.ended and history.gone_by(ask) >= one.asked for ask in holds):
                 yield f"{_shown(one)} was told that {holder} holds {name}, which it did not: {one.told}"
             waits = [ask for ask in of_job.get(waiter, ()) if name in ask.names]
-            died = [history.died.get(ask.process, NEVER) for ask in waits]
-            if not any(
-                ask.asked <= one.ended and min(ask.ended, gone) >= one.asked for ask, gone in zip(waits, died, strict=True)
-            ):
+            if not any(ask.asked <= one.ended and history.in_line_until(ask) >= one.asked for ask in waits):
                 yield f"{_shown(one)} was told that {waiter} waits for {name}, which it did not: {one.told}"
 
 

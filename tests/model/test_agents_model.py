@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from holdfast.domains.agents import Agents, Reason
 from holdfast.domains.agents.names import id_of
@@ -26,6 +26,7 @@ from holdfast.kernel.settings import AgentSettings, JournalSettings
 from holdfast.kernel.store import BEGINNING, Store
 from holdfast.primitives.journal import Journal
 from holdfast.testing.clock import ManualClock
+from tests.model.searching import search
 from tests.stores.harnesses import IN_MEMORY, MemoryHarness, SqliteHarness
 from tests.unit.agent_world import AgentFolders, World
 
@@ -314,16 +315,7 @@ class AgentsMachine(RuleBasedStateMachine):
 
 
 def agree(harness: Harness, *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: AgentsMachine(harness),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    search(lambda: AgentsMachine(harness), examples=examples, steps=steps)
 
 
 def test_agents_in_memory_agree_with_a_plain_dict() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.domains.jobs import Job, Jobs
 from holdfast.domains.jobs.telling import JobEvents
@@ -21,6 +20,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.job_oracle import JobOracle, Refused
+from tests.model.searching import search
 from tests.stores.harnesses import IN_MEMORY
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
@@ -259,17 +259,7 @@ class JobsMachine(RuleBasedStateMachine):
 
 
 def agree(open_: Open, *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: JobsMachine(open_),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=True,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    search(lambda: JobsMachine(open_), examples=examples, steps=steps)
 
 
 def test_jobs_in_memory_agree_with_a_plain_list() -> None:

@@ -162,6 +162,18 @@ def test_of_two_for_one_name_the_later_must_not_go_first() -> None:
     assert "the later went first" in found.wrong()[0]
 
 
+def test_one_that_got_no_turn_may_hold_what_its_job_does_not_know_of() -> None:
+    """Whoever holds something may pass those that wait for it."""
+    found = held(1, 1.0, 2.0, "first")(Tale()).ask(0.9, "b1", "m", by="b").tell(1.0, "no_turn", "b1")
+    found.ask(1.1, "a", queued=1.2).ask(1.3, "b2", by="b")
+    found.grant(2.01, "b2", 2).release(2.1, "b2").grant(2.11, "a", 3).release(2.2, "a")
+    assert found.wrong() == []
+    late = held(1, 1.0, 12.0, "first")(Tale()).ask(0.1, "b1", "m", by="b").tell(0.2, "no_turn", "b1")
+    late.ask(11.0, "a", queued=11.1).ask(11.2, "b2", by="b")
+    late.grant(12.01, "b2", 2).release(12.1, "b2").grant(12.11, "a", 3).release(12.2, "a")
+    assert "the later went first" in late.wrong()[0]
+
+
 def test_those_that_came_at_the_same_time_may_go_in_either_order() -> None:
     found = held(1, 1.0, 2.0, "first")(Tale()).ask(1.1, "a", queued=1.3).ask(1.2, "b", queued=1.4)
     found.grant(2.01, "b", 2).release(2.1, "b").grant(2.11, "a", 3).release(2.2, "a")
@@ -232,6 +244,13 @@ def test_a_deadlock_with_the_dead_or_with_nobody_is_found() -> None:
     other = _circle().ask(1.3, "a2", "k", by="a", alone=False)
     other.tell(1.31, "deadlock", "a2", told="a waits for k, held by b; b waits for n, held by a").release(1.4, "a1")
     assert [one for one in other.wrong() if "that b holds k, which it did not" in one]
+
+
+def test_one_that_got_no_turn_may_still_stand_in_line() -> None:
+    found = Tale().ask(1.0, "a1", "n", by="a").grant(1.0, "a1", 1, "n").ask(1.0, "b1", "m", by="b").grant(1.0, "b1", 2, "m")
+    found.ask(1.1, "b2", "n", by="b", alone=False).tell(1.2, "no_turn", "b2").ask(1.3, "a2", "m", by="a", alone=False)
+    found.tell(1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a")
+    assert found.release(1.4, "a1").release(1.6, "b1").wrong() == []
 
 
 def test_a_deadlock_that_nobody_is_told_of_is_found() -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
@@ -38,6 +38,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.lock_oracle import AGAIN, DEAD, Choices, LockOracle, OracleHold, OracleRequest, Step, within
+from tests.model.searching import search
 
 pytestmark = pytest.mark.slow
 
@@ -58,19 +59,6 @@ EXAMPLES = int(os.environ.get("HOLDFAST_LOCK_EXAMPLES", "100"))
 
 SEARCH_MAX = 300
 """How many ways of what is left open are tried."""
-
-
-def model_settings(examples: int, steps: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        # The same examples each time, so that a run of the suite says something about the program and nothing about luck; a
-        # longer search is for whoever asks for it.
-        derandomize=True,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-    )
 
 
 def _us(at: datetime) -> int:
@@ -824,9 +812,7 @@ Opener = Callable[[ManualClock], Store]
 
 
 def agree(open_store: Opener, *, several: bool, wakes: bool, examples: int, steps: int = 50) -> None:
-    run_state_machine_as_test(
-        lambda: LockMachine(open_store, several=several, wakes=wakes), settings=model_settings(examples, steps)
-    )
+    search(lambda: LockMachine(open_store, several=several, wakes=wakes), examples=examples, steps=steps)
 
 
 KINDS = pytest.mark.parametrize("several", [False, True] if "HOLDFAST_LOCK_EXAMPLES" in os.environ else [False])

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holdfast.domains.network import Registry
 from holdfast.kernel.errors import RegistryCollision, RegistryHeld, RegistryNotFound
@@ -25,6 +24,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.network_invariants import replayed
+from tests.model.searching import search
 from tests.unit.network_world import World
 
 pytestmark = pytest.mark.slow
@@ -46,6 +46,14 @@ class Claim(NamedTuple):
     seat: int | None
     """The process, by the number of its life."""
     ends_at: datetime | None
+
+
+Locked = set[tuple[str, int]]
+"""What a job has of a router: modes, each with the life of the process that took it."""
+
+
+def modes_of(held: Locked) -> set[str]:
+    return {mode for mode, _ in held}
 
 
 names, ips, macs, runs = (st.sampled_from(values) for values in (NAMES, IPS, MACS, RUNS))
@@ -72,8 +80,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.hosts: dict[str, tuple[str, str, str]] = {}
         self.leases: dict[str, dict[str, Claim]] = {name: {} for name in NAMES}
         self.neighbors: dict[str, dict[str, Claim]] = {name: {} for name in NAMES}
-        self.routers: dict[str, dict[str, tuple[str, int]]] = {name: {} for name in ROUTERS}
-        """By job, the mode and the life of its process."""
+        self.routers: dict[str, dict[str, Locked]] = {name: {} for name in ROUTERS}
 
     def _begin(self, seat: int, life: int) -> None:
         pid = next(self.pids)
@@ -87,9 +94,11 @@ class RegistryMachine(RuleBasedStateMachine):
     def _living(self, claims: dict[str, Claim]) -> dict[str, Claim]:
         return {run: claim for run, claim in claims.items() if self._alive(claim)}
 
-    def _holders(self, router: str) -> dict[str, tuple[str, int]]:
+    def _holders(self, router: str) -> dict[str, Locked]:
+        """What jobs have of a router by processes that live: one may have it for a job in shared mode, and another alone."""
         lives = {life for life, _, _ in self.seats}
-        return {job: held for job, held in self.routers[router].items() if held[1] in lives}
+        living = {job: {one for one in held if one[1] in lives} for job, held in self.routers[router].items()}
+        return {job: held for job, held in living.items() if held}
 
     def _collides(self, name: str, ip: str, mac: str) -> bool:
         taken = [(other, SAME_IP[known[0]], SAME_MAC[known[2]]) for other, known in self.hosts.items()]
@@ -137,7 +146,8 @@ class RegistryMachine(RuleBasedStateMachine):
     def _admitted(self, run: str, picks: list[str], router: str) -> str:
         """What is expected of a lease: "" when it is given."""
         held = self._holders(router)
-        if any(mode == "exclusive" and job != run for job, (mode, _) in held.items()) or (self.strict and run not in held):
+        alone = any("exclusive" in modes_of(locked) and job != run for job, locked in held.items())
+        if alone or (self.strict and run not in held):
             return "held"
         for name in picks:
             if name not in self.hosts:
@@ -216,20 +226,17 @@ class RegistryMachine(RuleBasedStateMachine):
         """A single try. What a job has in shared mode and wants alone, it gets when it is the only one."""
         life, _, registry = self.seats[seat]
         fits = all(
-            other == job or (held == "shared" and mode == "shared")
+            other == job or (modes_of(held) == {"shared"} and mode == "shared")
             for router in picks
-            for other, (held, _) in self._holders(router).items()
+            for other, held in self._holders(router).items()
         )
         assert registry.acquire_all_router_locks_atomic(picks, job, 0, mode=mode) is fits
         if fits:
             for router in picks:
                 self.routers[router] = self._holders(router)
-                held = self.routers[router].get(job)
-                if held is None or (held[0] == "shared" and mode == "exclusive"):
-                    self.routers[router][job] = (
-                        mode,
-                        life if held is None else max(life, held[1], key=lambda one: one == life),
-                    )
+                held = self.routers[router].setdefault(job, set())
+                if not modes_of(held) & {mode, "exclusive"}:
+                    held.add((mode, life))
 
     @rule(seat=seats, job=runs, picks=st.lists(routers, max_size=2, unique=True))
     def unlock(self, seat: int, job: str, picks: list[str]) -> None:
@@ -290,17 +297,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
 
 def agree(opened: Callable[[ManualClock], Store], *, examples: int, steps: int, strict: bool = False) -> None:
-    run_state_machine_as_test(
-        lambda: RegistryMachine(opened, strict),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            derandomize=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    search(lambda: RegistryMachine(opened, strict), examples=examples, steps=steps)
 
 
 @pytest.mark.parametrize("strict", [False, True])

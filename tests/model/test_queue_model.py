@@ -11,9 +11,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition
 from holdfast.kernel.store import Store
@@ -22,6 +21,7 @@ from holdfast.primitives.queue import Draft, Queue, Request, RequestState
 from holdfast.primitives.queue.record import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.model.searching import search
 
 pytestmark = pytest.mark.slow
 
@@ -200,16 +200,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def agree(world: World, *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: QueueMachine(world),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    search(lambda: QueueMachine(world), examples=examples, steps=steps, same=False)
 
 
 def test_a_queue_in_memory_agrees_with_a_plain_list() -> None:

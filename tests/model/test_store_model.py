@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.kernel.codec import Record, to_plain
 from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
@@ -26,16 +26,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.oracle import Numbers, Oracle, OracleEntry, OracleRow
+from tests.model.searching import search
 
 pytestmark = pytest.mark.slow
-
-MODEL_SETTINGS = settings(
-    max_examples=120,
-    stateful_step_count=30,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
 
 # --- the stores ---
 
@@ -460,7 +453,7 @@ def _numbers(answer: Any) -> list[int]:
 
 def agree(*makers: Maker) -> None:
     """Run the machine over these stores at once."""
-    run_state_machine_as_test(lambda: StoreMachine(makers), settings=MODEL_SETTINGS)
+    search(lambda: StoreMachine(makers), examples=120, steps=30, same=False)
 
 
 def test_memory_and_sqlite_agree_with_the_oracle() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.domains.workflows import Swap, Workflows
 from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
@@ -31,6 +31,7 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.model.searching import search
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
 from tests.unit.workflows_world import lock_on, seen_by
@@ -474,16 +475,7 @@ def _told(entry: Entry) -> tuple[str, str]:
 
 
 def agree(world: World, folder: Path, *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: WorkflowsMachine(world, folder),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    search(lambda: WorkflowsMachine(world, folder), examples=examples, steps=steps, same=False)
 
 
 def test_workflows_in_memory_agree_with_a_plain_dictionary(tmp_path: Path) -> None:

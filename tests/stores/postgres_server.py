@@ -6,16 +6,19 @@ root, as PostgreSQL insists.
 
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import psycopg
+
+from tests.processes import children
 
 # What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
 # back, as any open transaction does. What survives a power loss is not asked here.
@@ -28,6 +31,7 @@ SETTINGS = {
     "deadlock_timeout": "50ms",
 }
 _START_TIMEOUT_S = 60
+_DEATH_MS = 30_000
 _numbers = count(1)
 
 
@@ -95,12 +99,32 @@ class Server:
             self._process = None
 
     def kill(self) -> None:
-        """Kill it and all its sessions: it is not to come back."""
+        """Kill it and all its sessions at once, as the end of its machine would."""
         if self._process is not None:
-            # Its children notice at once that it is gone, and end.
+            # The first of them is the last to go, and sees nothing before: sessions that notice its end run on for a moment,
+            # and show each other commits that no standby has confirmed.
+            os.kill(self.pid, signal.SIGSTOP)
+            for session in self._sessions():
+                _kill(session)
             self._process.kill()
             self._process.wait(_START_TIMEOUT_S)
             self._process = None
+
+    def freeze(self) -> None:
+        """Let it and all its sessions stand still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        for session in self._sessions():
+            _send(session, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let all of it go on from where they stood still."""
+        # The first is the last to go on: until then it hears of nobody's end, and their ids are nobody else's.
+        for pid in (*self._sessions(), self.pid):
+            _send(pid, signal.SIGCONT)
+
+    def _sessions(self) -> list[int]:
+        # While it stands still it begins no other.
+        return children(self.pid)
 
     def database(self) -> str:
         """Make a new, empty database and return its URL."""
@@ -148,6 +172,28 @@ def serving(found: Path, settings: Mapping[str, str]) -> Iterator[Server]:
             server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _send(pid: int, number: int) -> None:
+    # One that was just ending may be gone.
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process that is not our child, and wait for its end."""
+    try:
+        session = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        _send(pid, signal.SIGKILL)
+        waiting = select.poll()
+        waiting.register(session, select.POLLIN)
+        if not waiting.poll(_DEATH_MS):
+            raise RuntimeError(f"{pid}, a session of PostgreSQL, outlives its own SIGKILL")
+    finally:
+        os.close(session)
 
 
 def _user() -> dict[str, int]:

@@ -1,5 +1,6 @@
 """The files store as a place: what lies where, adoption, namespaces, signs, copies; and what several at once see of it."""
 
+import fcntl
 import json
 import os
 import threading
@@ -12,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import InvalidName, InvalidValue, LockTimeout, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.absent import AbsentStore
-from holdfast.stores.files import naming, rendering, upkeep
+from holdfast.stores.files import naming, rendering, signs, upkeep
 from holdfast.stores.files.picture import Moved
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import upkeep as sqlite_upkeep
 from holdfast.testing import faults
+from tests.dying import dies
 from tests.patience import PATIENCE_S
 from tests.stores.files_spaces import (
     ALL,
@@ -286,6 +288,40 @@ def test_signs_are_brought_in_step_at_opening_and_others_files_stay(root: Path) 
     again.close()
 
 
+def test_one_that_is_stopped_while_it_writes_signs_keeps_nobody_from_a_change(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those who change what is shown nor those who open the store ever got on again."""
+    monkeypatch.setattr(signs, "_TURN_S", 0.01)
+    open_files(root).close()
+    with open(root / ".holdfast" / "signs", "rb") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        store = open_files(root, shown={LOCKED: SIGN})
+        assert put(store, LOCKED, "r1", ip="7") > 0
+        assert not (root / "lab").exists()
+    put(store, LOCKED, "r1", ip="8")
+    assert shown(root / "lab" / "locks" / "router_r1") == {"ip": "8"}
+    store.close()
+
+
+def test_a_child_forked_while_signs_are_written_has_not_the_turn_of_its_parent(root: Path) -> None:
+    store = open_files(root, shown={LOCKED: SIGN})
+
+    def fork() -> int:
+        if child := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = 1
+        try:
+            with pytest.raises(LockTimeout):
+                store._signs._gate.run(lambda: None, 0.01)
+            status = 0
+        finally:
+            os._exit(status)
+
+    assert store._signs._gate.run(fork, PATIENCE_S) == 0
+    store.close()
+
+
 def test_a_sign_never_fails_the_change(root: Path) -> None:
     (root / "lab").mkdir(parents=True)
     (root / "lab" / "locks").write_text("a file where the folder should be")
@@ -354,7 +390,7 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
     for number, work in enumerate((_backup, _restore)):
         at, killed = 0, True
         while killed:
-            killed = _killed(lambda work=work, at=at: work(root, saved, tmp_path / f"copy-{at}"), at)  # type: ignore[misc]
+            killed = dies(lambda work=work, at=at: work(root, saved, tmp_path / f"copy-{at}"), at)  # type: ignore[misc]
             assert state() in ([before], [before, after])[number]
             at += 1
         assert at > 8
@@ -367,20 +403,6 @@ def _backup(root: Path, saved: Path, copy: Path) -> None:
 
 def _restore(root: Path, saved: Path, copy: Path) -> None:
     upkeep.restore(open_files(root), ALL, saved, boot_id="boot-1")
-
-
-def _killed(work: Any, at: int) -> bool:
-    child = os.fork()
-    if child == 0:
-        try:
-            with faults.armed(at=at, action=faults.kill):
-                work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -9), status
-    return status != 0
 
 
 def test_a_bad_or_foreign_backup_changes_nothing(root: Path, store: FilesStore, tmp_path: Path) -> None:

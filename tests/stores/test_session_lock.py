@@ -65,7 +65,7 @@ def test_the_connection_that_asks_is_made_anew_when_it_was_lost(store: PostgresS
     lock = store.session_lock("swap")
     assert not lock.is_held()
     assert lock._asking is not None
-    terminate(postgres_url, lock._asking[1].info.backend_pid)
+    terminate(postgres_url, lock._asking.info.backend_pid)
     assert not lock.is_held()
 
 
@@ -89,6 +89,23 @@ def test_a_forked_child_neither_has_nor_keeps_nor_frees_it(store: PostgresStore)
     os.waitpid(child, 0)
     os.close(told)
     os.close(telling)
+
+
+def test_a_child_forked_while_a_thread_asks_can_ask(store: PostgresStore) -> None:
+    """It waited for a thread that it did not have."""
+    lock = store.session_lock("swap")
+    assert not lock.is_held()
+    with lock._mutex:
+        child = os.fork()
+        if not child:
+            signal.alarm(30)
+            free = False
+            try:
+                free = not lock.is_held()
+            finally:
+                os._exit(0 if free else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not lock.is_held(), "the parent's connection is as it was"
 
 
 def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) -> None:

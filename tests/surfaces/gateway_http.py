@@ -3,16 +3,19 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway import Gateway, Worker
-from holdfast.kernel.store import Store
+from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
+from holdfast.primitives.queue.record import REQUESTS
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.surfaces.http.gateway.server import GatewaySide
 from holdfast.surfaces.http.serving import HttpServer, bound
@@ -42,6 +45,17 @@ class Served:
         found: dict[str, Any] = self.http.get(f"/v1/requests/{request_id}", params={"wait_s": 25}).json()
         assert found["state"] in ("completed", "failed"), found
         return found
+
+
+def aged(store: Store, agent: str, request_id: str, days: float = 3) -> None:
+    """Let a request have ended some days earlier than it did."""
+
+    def body(tx: Tx) -> None:
+        row = tx.get(REQUESTS, f"{agent}/{request_id}")
+        assert row is not None and row.record.finished_at is not None
+        tx.put(REQUESTS, row.key, replace(row.record, finished_at=row.record.finished_at - timedelta(days=days)))
+
+    store.transact(body, scope=[REQUESTS])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from holdfast.surfaces.answers import locks as lock_answers
 from holdfast.surfaces.answers import network as network_answers
 from holdfast.surfaces.answers import workflows as workflow_answers
 from holdfast.upkeep import Upkeep
-from tests.surfaces.gateway_http import Served
+from tests.surfaces.gateway_http import Served, aged
 from tests.surfaces.parity import Case, Facts
 
 ME = os.getpid()
@@ -176,6 +176,12 @@ def a_request(hf: Holdfast, n: str) -> Facts:
 def an_ended_request(hf: Holdfast, n: str) -> Facts:
     facts = a_request(hf, n)
     hf.gateway("gpu").cancel(facts["request"])
+    return facts
+
+
+def an_old_request(hf: Holdfast, n: str) -> Facts:
+    facts = an_ended_request(hf, n)
+    aged(GATEWAYS[hf.store.namespace].store, "gpu", facts["request"])
     return facts
 
 
@@ -1230,6 +1236,21 @@ GATEWAY = [
         {"agent": "gpu", "action": "replay", "epoch": 999},
         reconciled,
         "refused",
+    ),
+    Case(
+        "gateways.prune",
+        lambda hf, f: hf.gateway("gpu").prune(keep_finished=9999, keep_s=172800),
+        "gateway prune gpu --keep 9999 --keep-days 2 --json",
+        {"agent": "gpu", "keep_finished": 9999, "keep_s": 172800},
+        an_old_request,
+    ),
+    Case(
+        "gateways.prune",
+        lambda hf, f: hf.gateway("gpu").prune(keep_s=43200),
+        "gateway prune gpu --keep-days 0.5 --json",
+        {"agent": "gpu", "keep_s": 43200},
+        an_old_request,
+        "invalid_value",
     ),
     Case("gateways.detach", lambda hf, f: hf.gateway("gpu").detach(), "gateway detach gpu --json", {"agent": "gpu"}),
     Case(

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import NotFound
 from holdfast.kernel.holder import Liveness
-from holdfast.kernel.limits import TMUX_ANSWER_S
+from holdfast.kernel.limits import AGENT_RESERVED_S, TMUX_ANSWER_S
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
 
@@ -233,6 +234,30 @@ def test_an_agent_in_tmux_may_be_controlled(bench: AgentBench) -> None:
     assert parts == {"lease": "alive", "process": "alive", "tmux_session": "alive", "gateway": None}
 
 
+def test_a_password_is_not_among_the_words_of_any_process(tmp_path: Path, postgres_url: str) -> None:
+    """Those that begin a tmux server stay for as long as it runs, for everybody to see."""
+    url = postgres_url.replace("holdfast@", "holdfast:s3cret@")
+    with agent_bench(tmp_path, url) as bench:
+        words = bench.folder / "words"
+        # A tmux that writes down what it was told.
+        program = bench.folder / "bin" / "tmux"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "$@" >> {words}\nexec {shutil.which("tmux")} -f /dev/null "$@"\n')
+        program.chmod(0o700)
+        bench.environment["PATH"] = f"{program.parent}:{bench.environment['PATH']}"
+        bench.environment["PGPASSWORD"] = "s3cret too"
+        agent = bench.start_agent("gpu")
+        assert "new-session" in words.read_text()
+        assert "s3cret" not in words.read_text()
+        assert agent.holder is not None
+        around = Path(f"/proc/{agent.holder.pid}/environ").read_text().split("\0")
+        assert {f"HOLDFAST_STORE={url}", "PGPASSWORD=s3cret too"} <= set(around)
+        (manifest,) = bench.own_folders()
+        assert list(manifest.parent.iterdir()) == [manifest]
+        bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
+        bench.told("agent.removed", agent.agent_id)
+
+
 def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(bench: AgentBench) -> None:
     first = bench.start_agent("gpu", "--lease", SHORT_S)
     bench.told("agent.refreshed", first.agent_id, times=4)
@@ -328,6 +353,27 @@ def test_what_tmux_cannot_start_leaves_nothing(bench: AgentBench) -> None:
     assert ran.status == 6 and "it will not" in ran.err
     assert bench.hf.agents.list_agents() == [] and bench.own_folders() == []
     assert bench("agents", "start", "gpu", "--store", "memory:", "--", "true").status == 2
+
+
+def test_a_start_that_is_killed_keeps_its_id_for_seconds_and_not_for_a_lease(bench: AgentBench) -> None:
+    """Nothing was left that could be seen dead, so the id was taken for a day."""
+    fake = bench.folder / "bin" / "tmux"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\ncase $1 in new-session) exec sleep 60;; esac\n")
+    fake.chmod(0o755)
+    path = bench.environment["PATH"]
+    bench.environment["PATH"] = f"{fake.parent}:{path}"
+    start = bench.start("agents", "start", "gpu", "--", "sleep", "600", start_new_session=True)
+    try:
+        bench.told("agent.published", id_of("HOLDFAST-gpu"))
+    finally:
+        os.killpg(start.pid, signal.SIGKILL)
+        start.communicate()
+    left = bench.hf.agents.resolve("gpu").unwrap()
+    assert (left.lease_expires_at - left.published_at).total_seconds() == AGENT_RESERVED_S
+    bench.environment["PATH"] = path
+    agent = bench.start_agent("gpu", "--take-over")
+    assert (agent.lease_expires_at - agent.published_at).total_seconds() == 24 * 3600
 
 
 def test_a_command_that_is_none_is_told_and_not_started(bench: AgentBench) -> None:

@@ -58,7 +58,7 @@ def test_a_job_is_named_either_way_wherever_one_is(tmp_path: Path, way: list[str
     assert holdfast("jobs", "watch", *job).status == 1
     twice = holdfast("jobs", "get", "--job", job[-1], job[-1])
     assert twice.status == 2 and "once" in twice.err
-    assert "Missing option '--job'" in holdfast("jobs", "get").err
+    assert "missing option '--job'" in holdfast("jobs", "get").err
 
 
 def test_a_stale_token_is_refused_with_status_4(holdfast: CommandLine) -> None:
@@ -76,7 +76,7 @@ BAD = [
     (["jobs", "get", "--job", "x" * 10_000], 2, "job id"),
     (["jobs", "get", "--job", "\U0001f600"], 2, "job id"),
     (["jobs", "status", "--job", "nosuch", "--set", "completed"], 1, "no job nosuch"),
-    (["jobs", "status", "--job", "a", "--set", "finished"], 2, "finished"),
+    (["jobs", "status", "--job", "a", "--set", "finished"], 1, "finished"),
     (["jobs", "pick", "--agent-session", "a\nb"], 2, "agent session"),
     (["jobs", "pick"], 2, "--agent-session"),
     (["jobs", "pick", "--agent-session", "x", "--pid", "999999999"], 1, "no live process"),
@@ -160,6 +160,7 @@ def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
 def test_a_mistyped_command_is_told_which_there_are(holdfast: CommandLine) -> None:
     assert "Did you mean 'jobs'?" in holdfast("jbos").err
     assert "Did you mean 'list'?" in holdfast("jobs", "lst").err
+    assert "Did you mean 'list'?" in holdfast("jobs", "ls").err
     assert "There are run, acquire, " in holdfast("locks", "list").err
     assert holdfast("locks", "list").status == 2
 
@@ -336,3 +337,74 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
             assert leaf.help, leaf.name
             assert all(option.help for option in leaf.params if isinstance(option, click.Option)), leaf.name
     assert "Areas" in holdfast("--help").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["jobs", "status"], "missing option '--set'. Choose from: pending, running, completed, error, cancelled"),
+        (["locks", "acquire", "x"], "missing option '--by'"),
+        (["locks", "acquire", "x", "--ttl", "5m"], "invalid value for '--ttl': '5m' is not a number such as 30 or 0.5"),
+        (["jobs", "watch", "x", "--timeout", "5m"], "invalid value for '--timeout': '5m' is not a number such as 30 or 0.5"),
+        (["jobs", "list", "--limit", "few"], "invalid value for '--limit': 'few' is not a whole number"),
+        (["jobs", "list", "a\x1b[2J"], "got unexpected extra argument (a\\x1b[2J)"),
+        (["lokcs"], "no such command 'lokcs'. Did you mean 'locks'?"),
+    ],
+)
+def test_a_command_that_was_not_understood_is_told_in_one_line(holdfast: CommandLine, words: list[str], told: str) -> None:
+    ran = holdfast(*words)
+    of = " ".join(["holdfast", *words[:2]] if len(words) > 1 else ["holdfast"])
+    assert ran == (2, "", f"holdfast: {told} (see `{of} --help`)\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["agents", "run", "gpu", "claude", "--model", "x"],
+        ["agents", "start", "gpu", "claude", "--model", "x"],
+        ["gateway", "serve", "gpu", "--adapter", "command", "claude", "--model", "x"],
+        ["jobs", "run", "--agent-session", "a", "claude", "--model", "x"],
+        ["locks", "run", "a", "claude", "--model", "x"],
+        ["swap", "to", "a", "claude", "--model", "x"],
+        ["workflows", "run", "a", "--recipe", "b", "claude", "--model", "x"],
+    ],
+)
+def test_whoever_forgets_the_dashes_before_a_command_is_told_of_them(holdfast: CommandLine, words: list[str]) -> None:
+    ran = holdfast(*words)
+    assert (ran.status, ran.out) == (2, "")
+    assert "no such option '--model': if it is one of the command's own, put `--` before that command (see `" in ran.err
+    assert "`--`" not in holdfast("locks", "status", "--model").err
+
+
+def test_a_time_that_cannot_be_is_told_in_plain_figures(holdfast: CommandLine) -> None:
+    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", "y", "--timeout", "-5")
+    assert (ran.status, ran.out) == (2, "")
+    assert "above 0 and up to 315360000, which is ten years" in ran.err
+
+
+def test_a_group_alone_shows_its_commands(holdfast: CommandLine) -> None:
+    ran = holdfast("jobs")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: holdfast jobs") and "register" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "next_words"),
+    [
+        (["tok"], ["token"]),
+        (["locks", "acq"], ["acquire"]),
+        (["--store", "memory:", "jobs", "reg"], ["register"]),
+        (["jobs", "status", "--set", "c"], ["completed", "cancelled"]),
+    ],
+)
+def test_a_shell_completes_areas_verbs_and_values(tmp_path: Path, line: list[str], next_words: list[str]) -> None:
+    asked = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["holdfast", *line]), "COMP_CWORD": str(len(line))}
+    ran = CommandLine(tmp_path, **asked)()
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.splitlines() == [f"plain,{word}" for word in next_words]
+
+
+def test_bash_takes_the_script_that_completes(holdfast: CommandLine) -> None:
+    ran = holdfast.shell('eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)" && complete -p holdfast')
+    assert (ran.status, ran.err) == (0, "")
+    assert "_holdfast_completion holdfast" in ran.out

@@ -26,8 +26,8 @@ from holdfast.doctor.finding import exit_status
 from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
+from holdfast.kernel.extras import installing
 from holdfast.kernel.holder import Holder
-from holdfast.kernel.wording import installing
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.disk import mounted
@@ -411,13 +411,14 @@ def test_a_clock_that_was_set_back(clinic: Clinic) -> None:
 
 def test_wide_permissions(clinic: Clinic) -> None:
     clinic.used()
-    token = clinic.folder / "gateways" / "default" / "gpu" / "token"
+    gateways = clinic.path.with_name(f"{clinic.path.name}-gateways")
+    token = gateways / "default" / "gpu" / "token"
     token.parent.mkdir(parents=True)
     token.write_text("secret")
     for path, mode in ((clinic.folder, 0o777), (clinic.path, 0o644), (token, 0o666), (token.parent, 0o700)):
         path.chmod(mode)
-    (clinic.folder / "gateways").chmod(0o700)
-    (clinic.folder / "gateways" / "default").chmod(0o700)
+    gateways.chmod(0o700)
+    (gateways / "default").chmod(0o700)
     found = {one.mend: one for one in clinic.look()}
     assert set(found) == {f"chmod 700 {clinic.folder}", f"chmod 600 {clinic.path}", f"chmod 600 {token}"}
     assert exit_status(found.values()) == 4

@@ -2,12 +2,15 @@
 
 import json
 import re
+import socket
 import stat
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -15,11 +18,15 @@ from typing import ClassVar
 import pytest
 
 import holdfast
+from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.kernel.errors import Collision, Full, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.hazards.gateway_process import AGENT, DILIGENT, GatewayProcess
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
+from tests.surfaces.gateway_http import aged
 
 pytestmark = pytest.mark.slow
 
@@ -72,11 +79,16 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     assert (idle.status, idle.out.startswith("nothing to stop")) == (0, True)
     assert command("gateway", "reconcile", AGENT, "replay", "--epoch", "1").status == 4
     assert command("gateway", "prompt", AGENT, "x", "--epoch", "7").status == 4
+    for size in (PROMPT_BYTES_MAX + 1, HTTP_BODY_BYTES_MAX + 1):
+        too_long = command.shell(f"head -c {size} /dev/zero | tr '\\0' x | holdfast gateway prompt {AGENT}")
+        assert (too_long.status, "put the text into a file" in too_long.err) == (2, True)
 
     assert command("gateway", "detach", AGENT).status == 0
     assert gate.wait() == 0
     gone = json.loads(command("gateway", "status", AGENT, "--json").out)
     assert gone["gateway_health"] == "not_attached"
+    assert (gone["request_admission"], gone["managed_agent_connectivity"]) == ("blocked_unavailable", "unavailable")
+    assert (gone["gateway_port"], gone["managed_agent_instance_epoch"]) == (None, 1)
     assert re.search(rf"what to do +holdfast gateway serve {AGENT}\n", command("gateway", "status", AGENT).out)
     refused = command("gateway", "prompt", AGENT, "x")
     assert (refused.status, "holdfast gateway serve" in refused.err) == (6, True)
@@ -117,6 +129,98 @@ def test_the_library_and_the_command_line_say_the_same(gate: GatewayProcess, mon
                 hf.gateway(AGENT, url=url, token="x")
 
 
+def test_finished_requests_are_pruned_by_hand(gate: GatewayProcess, command: CommandLine) -> None:
+    old, young = (gate.client.prompt(text, wait_s=30, idempotency_key=text)["request_id"] for text in ("old", "young"))
+    _age(gate, old)
+    hasty = command("gateway", "prune", AGENT, "--keep-days", "0.5")
+    assert (hasty.status, len(hasty.err.splitlines()), "would be delivered again" in hasty.err) == (2, 1, True), hasty
+    assert command("gateway", "prune", AGENT).out == "0 requests removed\n"
+    assert command("gateway", "prune", AGENT, "--keep-days", "2").out == "1 request removed\n"
+    assert json.loads(command("gateway", "prune", AGENT, "--keep", "0", "--json").out) == {"removed": 0}
+    assert [one["request_id"] for one in gate.client.requests()] == [young]
+    assert gate.client.prompt("young", idempotency_key="young")["request_id"] == young
+    until(lambda: '"request.pruned"' in (gate.root / "events.jsonl").read_text())
+    assert gate.asked() == ["old", "young"]
+    gate.stop()
+    assert command("gateway", "prune", AGENT).status == 6
+
+
+def _age(gate: GatewayProcess, request_id: str) -> None:
+    with closing(SqliteStore(gate.root / "queue.sqlite", boot_id="boot-1")) as store:
+        aged(store, AGENT, request_id)
+
+
+@contextmanager
+def between(gate: GatewayProcess, *, losses: int) -> Iterator[GatewayClient]:
+    """A client whose first calls reach the gateway, and get no answer."""
+    instance, token = gate.client.folder.instance(), gate.client.folder.token.read_text().strip()
+    assert instance is not None
+    port, left = instance.port, [None] * losses
+
+    class PassingOn(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name: value for name, value in self.headers.items() if name not in ("Host", "Content-Length")}
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}{self.path}", data=sent, headers=headers)
+            with urllib.request.urlopen(asked) as answer:
+                body = answer.read()
+            if left:
+                left.pop()
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), PassingOn) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            yield GatewayClient(AGENT, root=gate.root, url=url, token=token)
+            assert not left, "nothing was lost"
+        finally:
+            server.shutdown()
+
+
+def test_a_prune_whose_answer_is_lost_is_asked_for_again(gate: GatewayProcess) -> None:
+    _age(gate, str(gate.client.prompt("old", wait_s=30)["request_id"]))
+    with between(gate, losses=2) as client:
+        assert client.prune(keep_finished=0) == {"removed": 0}
+    assert gate.client.requests() == []
+    # What is not safe to do again is not: a gateway that begins anew would be stopped too.
+    with between(gate, losses=1) as client, pytest.raises(Unavailable) as caught:
+        client.detach()
+    assert caught.value.fields["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("ask", "outcome"),
+    [
+        (lambda client: client.prompt("x"), "unknown"),
+        (lambda client: client.prune(), "unknown"),
+        (lambda client: client.requests(), "none"),
+    ],
+    ids=["prompt", "prune", "requests"],
+)
+def test_a_gateway_that_goes_while_it_is_asked_may_have_done_it(
+    tmp_path: Path, ask: Callable[[GatewayClient], object], outcome: str
+) -> None:
+    """A second try that found nobody said that nothing was done, though the first one may have been."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        client = GatewayClient(AGENT, root=tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}", token="t")
+        asking = pool.submit(ask, client)
+        connection, _ = server.accept()
+        server.close()
+        connection.recv(1)
+        connection.close()
+        with pytest.raises(Unavailable) as caught:
+            asking.result(PATIENCE_S)
+    assert caught.value.fields["outcome"] == outcome
+
+
 def test_everything_in_the_folder_is_its_owners_alone(gate: GatewayProcess) -> None:
     gate.client.prompt("x", wait_s=30)
     for path in [gate.root, *gate.root.rglob("*")]:
@@ -137,16 +241,19 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
     ("words", "says"),
     [
         ([], "--adapter"),
-        (["--adapter", "tmux"], "session"),
+        (["--adapter", "tmux"], "--adapter tmux needs --session"),
+        (["--session", "a"], "or say which --adapter it is for"),
         (["--adapter", "tmux", "--session", "a", "--", "ls"], "means nothing beside --adapter tmux"),
-        (["--adapter", "command"], "argv"),
+        (["--adapter", "command"], "needs a program behind --"),
         (["--adapter", "command", "--session", "x", "--", "ls"], "--session means nothing"),
-        (["--adapter", "rest", "--url", "http://h"], "terminal"),
+        (["--adapter", "rest", "--url", "http://h"], "needs --terminal"),
+        (["--adapter", "rest"], "needs --url and --terminal"),
+        (["--adapter", "tmux", "--session", "a", "--url", "http://h"], "--url means nothing"),
         (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
         (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "answer_timeout_s"),
-        (["--adapter", "managed", "--base-url", "http://h"], "managed_agent_ref"),
+        (["--adapter", "managed", "--base-url", "http://h"], "needs --agent-ref"),
         (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "cannot listen"),
     ],
 )

@@ -1,5 +1,6 @@
 """The gateway over HTTP: what is answered, what is refused, and who is let in."""
 
+import http.client
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from holdfast.surfaces.http.bearer import bearer_token, same_token
 from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.sse import behind, event_id, place_of
 from tests.patience import PATIENCE_S, until
-from tests.surfaces.gateway_http import TOKEN, Served, served
+from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
 
 pytestmark = pytest.mark.slow
@@ -102,6 +104,23 @@ def test_an_idempotency_key_again_answers_the_same_request(idle: Served) -> None
     other = idle.prompt("b", key="k")
     assert (other.status_code, other.json()["code"]) == (409, "collision")
     assert idle.http.get("/v1/status").json()["queue_depth"] == 1
+
+
+def test_finished_requests_are_pruned_but_not_those_of_a_day(idle: Served) -> None:
+    old, young, waits = (idle.prompt(text, key=text).json()["request_id"] for text in ("old", "young", "waits"))
+    for request_id in (old, young):
+        idle.http.delete(f"/v1/requests/{request_id}")
+    aged(idle.store, "gpu", old)
+    hasty = idle.http.post("/v1/prune", json={"keep_s": 3600})
+    assert (hasty.status_code, hasty.json()["code"], hasty.json()["fields"]["least"]) == (422, "invalid_value", 86400)
+    for wrong in ({"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []):
+        assert idle.http.post("/v1/prune", json=wrong).status_code == 422
+    assert idle.http.post("/v1/prune").json() == {"removed": 0}
+    assert idle.http.post("/v1/prune", json={"keep_finished": 0}).json() == {"removed": 1}
+    assert [one["request_id"] for one in idle.http.get("/v1/requests").json()["requests"]] == [young, waits]
+    assert idle.prompt("young", key="young").json()["request_id"] == young
+    told = read_events(idle, "0~0", "request.pruned")[-1][1]
+    assert (told["subject"], told["data"]) == ("gpu", {"agent": "gpu", "removed": 1})
 
 
 def test_an_expected_epoch(idle: Served) -> None:
@@ -204,6 +223,21 @@ def test_a_body_that_is_too_large_is_413_with_and_without_a_length(untouched: Se
 
     chunked = untouched.http.post("/v1/requests", content=pieces(), headers={"Content-Type": "application/json"})
     assert (chunked.status_code, chunked.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize(("status", "token"), [(413, True), (401, False)])
+def test_a_client_that_sends_all_before_it_listens_gets_its_refusal(untouched: Served, status: int, token: bool) -> None:
+    """The connection was closed under it, and it saw that instead of the answer."""
+    for _ in range(5):
+        with closing(http.client.HTTPConnection("127.0.0.1", untouched.port, timeout=PATIENCE_S)) as client:
+            headers = {"Authorization": f"Bearer {TOKEN}"} if token else {}
+            client.request("POST", "/v1/requests", body=b"x" * 5_000_000, headers=headers)
+            assert client.getresponse().status == status
+
+
+def test_a_wrong_state_is_told_by_the_name_it_was_given(untouched: Served) -> None:
+    said = untouched.http.get("/v1/requests?state=done").json()
+    assert said["message"].startswith("state: ")
 
 
 @pytest.mark.parametrize("escaped", [False, True])

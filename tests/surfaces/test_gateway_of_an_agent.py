@@ -1,6 +1,7 @@
 """A gateway before an agent of the registry: reached by its manifest, and found by its record."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -89,6 +90,18 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wron
     assert refused.value.message in ran.err
 
 
+def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_nothing_up(bench: AgentBench) -> None:
+    """The gateway waited for ever for whoever would write to a FIFO in its place."""
+    manifest = Path(in_session(bench, "claude").runtime.manifest_path)
+    manifest.unlink()
+    for code in ("manifest_missing", "manifest_invalid"):
+        with pytest.raises(HoldfastError) as refused:
+            bench.hf.agents.control_target("gpu")
+        ran = bench("gateway", "serve", "gpu")
+        assert (refused.value.code, ran.status) == (code, 4), ran.err
+        os.mkfifo(manifest) if code == "manifest_missing" else manifest.unlink()
+
+
 def test_by_its_id_it_is_the_same_agent_with_the_same_gateway(bench: AgentBench, served: Process) -> None:
     agent = bench.hf.agents.resolve("gpu").unwrap()
     for more in ((), ("--adapter", "command", "--", "cat")):
@@ -99,17 +112,19 @@ def test_by_its_id_it_is_the_same_agent_with_the_same_gateway(bench: AgentBench,
         assert bench.hf.gateway(name).status()["agent"] == "gpu"
 
 
-def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench) -> None:
-    bench.start_agent("gpu", "--id", "x1", command=SHELL)
+@pytest.mark.parametrize("agent_id", ["x1", "HOUMAO-x1"])
+def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench, agent_id: str) -> None:
+    bench.start_agent("gpu", "--id", agent_id, command=SHELL)
     with serving(bench, "gpu") as first:
         assert first == "x1"
-        for name in ("gpu", "x1"):
+        assert bench.hf.agents.get(agent_id).gateway is not None
+        for name in ("gpu", agent_id):
             assert bench("gateway", "serve", name).status == 4
             assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
         # The name alone says no more which one is meant.
         assert bench("agents", "start", "gpu", "--id", "x2", "--tmux-session", "other", "--", *SHELL).status == 0
         ran = bench("gateway", "serve", "gpu", "--adapter", "command", "--", "cat")
-        assert ran.status == 4 and "x1, x2" in ran.err
+        assert ran.status == 4 and f"{agent_id}, x2" in ran.err
 
 
 def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(bench: AgentBench) -> None:
@@ -221,17 +236,49 @@ def test_a_new_generation_is_told_where_its_gateway_is(bench: AgentBench) -> Non
         assert bench.hf.agents.resolve("gpu").unwrap().gateway == place
 
 
-def test_a_generation_that_is_reached_otherwise_is_not_this_gateways(bench: AgentBench) -> None:
+def test_a_gateway_ends_when_another_generation_is_reached_otherwise(bench: AgentBench) -> None:
     published(bench, lease_s=60)
-    with serving(bench, "gpu"):
+    gateway = bench.start("gateway", "serve", "gpu")
+    try:
+        assert line(gateway).startswith("gateway of gpu at ")
         # Its manifest first: the gateway looks as soon as it is published.
         manifest = bench.folder / "other.json"
         names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu"}
         manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": ["tac"]}}))
         facts = {"backend": "command", "tool": "tac", "manifest_path": str(manifest)}
-        other = bench.hf.agents.publish("gpu", lease_s=1.5, take_over=True, **facts)  # type: ignore[arg-type]
-        until(lambda: expired(bench))
+        other = bench.hf.agents.publish("gpu", lease_s=60, take_over=True, **facts)  # type: ignore[arg-type]
+        assert gateway.wait(PATIENCE_S) == 4
         assert bench.hf.agents.get(other.agent_id).gateway is None
+    finally:
+        gateway.kill()
+        gateway.communicate()
+
+
+def in_session(bench: AgentBench, session_name: str, **more: object) -> Agent:
+    """An agent that is published by hand in a tmux session, with a manifest that says so."""
+    manifest = bench.folder / f"{session_name}.json"
+    names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu", "tmux": {"session_name": session_name}}
+    manifest.write_text(json.dumps(names | {"adapter": {"kind": "tmux"}}))
+    facts = {"backend": "local_interactive", "tool": "claude", "manifest_path": str(manifest), "session_name": session_name}
+    return bench.hf.agents.publish("gpu", **facts, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("told", [(), ("--adapter", "tmux", "--session", "first")], ids=["by manifest", "by options"])
+def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(bench: AgentBench, told: tuple[str, ...]) -> None:
+    """The one before stayed, as it may: prompts for the agent went on reaching it, though the agent was in another session."""
+    bench.tmux.listen("first")
+    in_session(bench, "first")
+    gateway = bench.start("gateway", "serve", "gpu", *told)
+    try:
+        assert line(gateway).startswith("gateway of gpu at ")
+        in_session(bench, "second", take_over=True)
+        assert gateway.wait(PATIENCE_S) == 4
+        assert "in tmux session second by now" in gateway.communicate()[1]
+        assert bench("gateway", "prompt", "gpu", "astray").status == 6
+        assert bench.tmux.heard() == []
+    finally:
+        gateway.kill()
+        gateway.communicate()
 
 
 _PUBLISHER = """
@@ -268,6 +315,33 @@ def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(
         assert "sum-42" in gateway.prompt("echo sum-$((40+2))", wait_s=PATIENCE_S)["result"]["text"]
 
 
+def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(bench: AgentBench) -> None:
+    """The two had one queue: a prompt for the one was delivered to the other."""
+    with serving(bench, "gpu", *BEFORE_IT) as plain:
+        first = published(bench, lease_s=60)
+        bench.told("agent.gateway_changed", first.agent_id, times=1)
+        manifest = bench.folder / "worker.json"
+        names = {"agent_id": "gpu", "agent_name": "HOLDFAST-worker"}
+        command = ["sh", "-c", "echo by worker; cat"]
+        manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": command}}))
+        facts = {"backend": "command", "tool": "sh", "manifest_path": str(manifest)}
+        second = bench.hf.agents.publish("worker", agent_id="gpu", **facts)  # type: ignore[arg-type]
+        lone = bench("gateway", "prompt", "worker", "astray")
+        assert (lone.status, "no gateway of worker runs" in lone.err) == (6, True), lone
+        unclear = bench("gateway", "serve", "gpu")
+        assert (unclear.status, "call the one with the id gpu worker" in unclear.err) == (4, True), unclear
+        with serving(bench, "worker") as apart:
+            assert (plain, apart != plain) == ("gpu", True)
+            for word, said in (("worker", "by worker\n"), (apart, "by worker\n"), ("gpu", ""), (first.agent_id, "")):
+                assert bench("gateway", "prompt", word, f"for {word}", "--wait").out.rstrip("\n") == f"{said}for {word}"
+            for agent, key in ((first, plain), (second, apart)):
+                told = bench.hf.agents.get(agent.agent_id).gateway
+                assert told is not None and Path(told.state_path).parent.name == key
+        # It is served anew by what a gateway calls itself, too.
+        with serving(bench, apart) as again:
+            assert again == apart
+
+
 def test_no_gateway_for_nobody(bench: AgentBench) -> None:
     ran = bench("gateway", "serve", "nobody")
     assert ran.status == 1
@@ -292,8 +366,8 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     """Another was found in the moment before there was a server to stop: it served on, and both had the agent."""
 
     @contextmanager
-    def lost_at_once(_: Announcement, __: Settings, *, on_lost: Callable[[], None]) -> Iterator[None]:
-        on_lost()
+    def lost_at_once(_: Announcement, __: Settings, *, on_lost: Callable[[str], None]) -> Iterator[None]:
+        on_lost("another gateway has taken over gpu")
         yield
 
     began: list[object] = []

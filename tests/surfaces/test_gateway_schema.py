@@ -33,6 +33,7 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path) -> None:
             ("GET", "/v1/requests/{request_id}"),
             ("DELETE", "/v1/requests/{request_id}"),
             ("POST", "/v1/reconcile"),
+            ("POST", "/v1/prune"),
             ("POST", "/v1/detach"),
             ("GET", "/v1/events"),
         }

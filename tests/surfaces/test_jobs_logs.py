@@ -203,6 +203,38 @@ def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_p
     assert (meta["created_at"], meta["agent_session"]) == ("2020-06-19T09:30:00.000000Z", "s")
 
 
+THEIRS = [
+    {"ts": "2026-06-19T09:30:00Z", "event": "registered"},
+    {"ts": "2026-06-19T09:31:00Z", "event": "status_changed", "from": "pending", "to": "running"},
+    [1, 2],
+    {"timestamp": 5, "event": ["odd"], "payload": 7},
+]
+
+
+def test_a_log_that_another_program_wrote_is_read_as_far_as_it_goes(holdfast: CommandLine, tmp_path: Path) -> None:
+    logs = tmp_path / ".hermes" / "delegate_job_logs"
+    for name, status in (("told", {"status": "completed"}), ("mute", ["completed"]), ("odd", {"status": 3}), ("no job", {})):
+        (logs / name).mkdir(parents=True)
+        (logs / name / "status.json").write_text(json.dumps(status))
+    (logs / "told" / "events.ndjson").write_text("".join(json.dumps(line) + "\n" for line in THEIRS))
+    where = ("--registry-dir", str(tmp_path / ".hermes" / "jobs"))
+    assert holdfast("jobs", "register", "--id", "ours", "--prompt", "x", "--agent-session", "a", *where).status == 0
+    listed = holdfast("jobs", "logs", "--list", *where)
+    assert [line.split("\t")[:2] for line in listed.out.splitlines()] == [
+        ["mute", "unknown"],
+        ["odd", "unknown"],
+        ["ours", "pending"],
+        ["told", "completed"],
+    ]
+    shown = holdfast("jobs", "logs", "told", *where)
+    assert (shown.status, shown.err) == (0, "")
+    assert [line.split()[:3] for line in shown.out.splitlines()[:2]] == [
+        ["-", "registered"],
+        ["-", "status_changed", "pending"],
+    ]
+    assert "None" not in shown.out
+
+
 def _crowd(task: tuple[str, str]) -> None:
     url, folder = task
     with library.connect(url) as hf:

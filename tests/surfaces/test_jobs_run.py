@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.processes import state_of
 from tests.surfaces.command import ENTRY, CommandLine, Ran
 
 pytestmark = pytest.mark.slow
@@ -179,8 +180,7 @@ def test_a_killed_worker_takes_its_command_along_and_the_next_one_gets_the_job(h
     process.communicate(timeout=PATIENCE_S)
     ran = once(holdfast, "sh", "-c", "echo again $HOLDFAST_JOB_ATTEMPT", options=("--wait", "20"))
     assert (ran.status, ran.out) == (0, "again 2\n")
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert state_of(int(pid)) in (None, "Z")
     late = holdfast("jobs", "status", "--job", job_id, "--set", "error", "--token", token)
     assert late.status == 4
     assert get(holdfast, job_id)["status"] == "completed"
@@ -368,6 +368,25 @@ def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLi
     ran = once(holdfast, "sh", "-c", f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0")
     assert (ran.status, get(holdfast, job_id)["status"]) == (1, "error")
     assert f"job {job_id} failed" in ran.err
+
+
+@pytest.mark.parametrize(("event", "status"), [("completed", 0), ("error", 1)])
+def test_a_command_that_told_its_end_may_finish(holdfast: CommandLine, tmp_path: Path, event: str, status: int) -> None:
+    job_id = register(holdfast)
+    said = f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID {event} --token $HOLDFAST_JOB_TOKEN"
+    # Signs of life fall due many times while it tidies up.
+    ran = once(holdfast, "sh", "-c", f"{said}; sleep 1; echo tidied", options=("--heartbeat", "0.05"))
+    assert (ran.status, get(holdfast, job_id)["status"]) == (status, "completed" if status == 0 else "error")
+    assert ran.out.endswith("tidied\n")
+
+
+def test_an_operator_s_verdict_ends_the_command(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    process = worker(holdfast, "echo on; exec sleep 600", "--once", "--heartbeat", "600")
+    assert line(process) == "on\n"
+    assert holdfast("jobs", "status", "--job", job_id, "--set", "error", "--error", "enough").status == 0
+    process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, get(holdfast, job_id)["error"]) == (1, "enough")
 
 
 def test_more_missing_artifacts_than_an_event_can_tell_end_the_job_and_not_the_worker(holdfast: CommandLine) -> None:

@@ -17,7 +17,10 @@ import pytest
 from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
+from holdfast.primitives.locks import Mode
+from holdfast.primitives.locks.picture import Alive, WaitStatus
 from holdfast.surfaces.cli import entry, root
+from holdfast.surfaces.cli.locks.telling import waiting_line
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine, Ran
 from tests.surfaces.locking import Bench, end, remark
@@ -137,6 +140,33 @@ def test_what_is_held_is_refused_in_time(say: Say, hf: Holdfast) -> None:
     assert hf.locks.status("a").queue == ()
 
 
+def test_what_the_dead_hold_is_not_said_to_be_waited_for(hf: Holdfast) -> None:
+    hf.locks.acquire("a", by="killed", process=a_dead_process())
+    status = hf.locks.status("a")
+    me = WaitStatus(
+        position=1,
+        by="job-1",
+        mode=Mode.EXCLUSIVE,
+        since=status.now,
+        priority=0,
+        alive=Alive.ALIVE,
+        process=hf.processes.current(),
+        names=("a",),
+        looks=False,
+    )
+    mine = msgspec.structs.replace(status, queue=(me,))
+    assert waiting_line([mine], "job-1", Mode.EXCLUSIVE) is None
+    other = msgspec.structs.replace(me, by="job-2")
+    line = waiting_line(
+        [msgspec.structs.replace(status, queue=(other, msgspec.structs.replace(me, position=2)))], "job-1", me.mode
+    )
+    assert line is not None and line[1] == "waiting for a: free, and others are before you; 1 ahead of you"
+    hf.locks.acquire("b", by="alive")
+    held = msgspec.structs.replace(hf.locks.status("b"), queue=(msgspec.structs.replace(me, names=("a", "b")),))
+    line = waiting_line([mine, held], "job-1", Mode.EXCLUSIVE)
+    assert line is not None and line[1].startswith("waiting for b: held by alive (process ")
+
+
 def test_renew(say: Say, hf: Holdfast) -> None:
     token = say("locks", "acquire", "a", "b", "--by", "job-7", "--ttl", "60").out.strip()
     before = hf.locks.status("a").holds[0].expires_at
@@ -238,7 +268,8 @@ def test_status_of_every_shape(say: Say, hf: Holdfast) -> None:
 
 def test_explain_what_is_free(say: Say, hf: Holdfast) -> None:
     ran = say("locks", "explain", "a")
-    assert ran == (0, "a is free; nobody waits for it\n\nWhat to do\n  - a is free: nothing to do\n", "")
+    told = "a is free; nobody waits for it\n\nWhat to do\n  - a is free: nothing to do\n  - if it should be held: "
+    assert ran == (0, f"{told}holdfast store info shows which store, and which part of it, was looked at\n", "")
     shown = json.loads(say("locks", "explain", "a", "--json").out)
     assert (shown["status"]["name"], shown["blockages"]) == ("a", [])
 
@@ -276,6 +307,22 @@ def test_explain_a_chain(say: Say, hf: Holdfast) -> None:
         "      job-2 waits for c (T) <- job-3 <- no process",
     ]
     assert "job-3" in shown.partition("What to do")[2]
+
+
+def test_explain_leads_through_the_worker_and_the_agent(say: Say, hf: Holdfast) -> None:
+    job = hf.jobs.register_job(prompt="p", agent="claude", agent_session="tmux:claude-a").job_id
+    hf.jobs.pick_pending("tmux:claude-a")
+    hf.agents.publish("gpu", backend="claude_headless", tool="claude", manifest_path="/m", session_name="claude-a")
+    hf.locks.acquire("a", by=job, ttl_s=600, process=None)
+    with waiting(hf, ["a", "b"], "job-2"):
+        assert f"  a <- {job} <- worker tmux:claude-a <- agent gpu <- no process\n" in say("locks", "explain", "a").out
+        shown = say("locks", "explain", "b").out
+    chain = shown.partition("Chain\n")[2].partition("\n\n")[0].splitlines()
+    assert [re.sub(r"\(.* s\)", "(T)", line) for line in chain] == [
+        "  b <- nobody",
+        f"    job-2 waits for a (T) <- {job} <- worker tmux:claude-a <- agent gpu <- no process",
+    ]
+    assert "job-2, first in line, wants a too and waits for that: holdfast locks explain a" in shown
 
 
 def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfast) -> None:
@@ -500,7 +547,8 @@ def test_on_a_terminal(locks: Bench) -> None:
     assert "Nothing was locked here yet" in locks.on_a_terminal("locks", "stats")
     locks.hf.locks.acquire("router-1", by="job-1", ttl_s=7200, process=None)
     locks.hf.locks.acquire("router-2", by="tmux:claude-a", mode="shared")
-    heading, first, second = locks.on_a_terminal("locks", "status", columns=80).splitlines()
+    shown = re.sub(r"\x1b\[\d*m", "", locks.on_a_terminal("locks", "status", columns=80))
+    heading, first, second = shown.splitlines()
     assert "resource" in heading
     assert re.match(r"router-1 +held +job-1 +\d+ s +none +in 1 h 59 min", first)
     assert second.split()[:4] == ["router-2", "held,", "shared", "tmux:claude-a"]

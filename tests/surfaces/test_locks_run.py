@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.kernel.limits import LOCK_NAMES_MAX
 from tests.patience import PATIENCE_S
+from tests.processes import children
 from tests.surfaces.locking import Bench, Process, end, line, nested, remark, trapping
 
 pytestmark = pytest.mark.slow
@@ -364,7 +365,7 @@ def test_killing_what_would_become_the_command(locks: Bench, tmp_path: Path) -> 
     first, _ = locks.hold("a", "--by", "job-1")
     second = locks.run("a", "--by", "job-2", "-q", "--", "touch", "ran")
     locks.waiting("a", "job-2")
-    [child] = _children(second.pid)
+    [child] = children(second.pid)
     os.kill(child, signal.SIGKILL)
     status, _, err = end(second)
     assert status == 137
@@ -372,10 +373,6 @@ def test_killing_what_would_become_the_command(locks: Bench, tmp_path: Path) -> 
     assert locks.hf.locks.status("a").queue == ()
     end(first)
     assert not (tmp_path / "ran").exists()
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # A lock that is taken away

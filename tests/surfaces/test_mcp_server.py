@@ -289,8 +289,9 @@ def test_the_command_says_how_it_is_used(tmp_path: Path) -> None:
 
 def test_without_the_sdk_it_says_what_to_install() -> None:
     script = (
-        "import sys; sys.modules['mcp'] = None\nfrom holdfast.surfaces.cli.root import run\n"
-        "try:\n    run(['mcp', '--store', 'memory:'])\nexcept ValueError as error:\n    print(error)"
+        "import sys; sys.modules['mcp'] = None\nfrom holdfast.kernel.errors import Unavailable\n"
+        "from holdfast.surfaces.cli.root import run\n"
+        "try:\n    run(['mcp', '--store', 'memory:'])\nexcept Unavailable as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.startswith("the MCP server needs mcp")

@@ -13,11 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 from litestar import Litestar
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
+from holdfast.domains.workflows import SwapMarker
+from holdfast.domains.workflows.spaces import SWAP_MARKER
+from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
 from holdfast.measuring import metrics_of
 from holdfast.primitives.locks.statistics import OTHERS
@@ -83,6 +87,16 @@ def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
     assert found["holdfast_info", hf.store.namespace, hf.store.kind, "1"] == 1
     assert {found["holdfast_jobs", status.value] for status in JobStatus} == {0}
     assert found["holdfast_swap_age_seconds",] == 0
+
+
+def test_a_swap_is_told_while_it_lives(hf: Holdfast) -> None:
+    with hf.workflows.swap("llama"):
+        assert samples(hf)["holdfast_swap_age_seconds",] > 0
+    assert samples(hf)["holdfast_swap_age_seconds",] == 0
+    dead = replace(hf.processes.current(), start_ticks=1)
+    marker = SwapMarker(recipe="qwen", holder=dead, begun_at=hf.store.now(), token=1)
+    hf.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, marker), scope=[SWAP_MARKER])
+    assert samples(hf)["holdfast_swap_age_seconds",] == 0
 
 
 def test_names_are_as_prometheus_wants_them(hf: Holdfast) -> None:

@@ -127,6 +127,12 @@ def test_a_lease_of_a_process_ends_with_it(say: Say, hf: Holdfast) -> None:
     assert say(*lease, "--ttl", "600").status == 1
 
 
+def test_the_help_of_a_router_names_commands_that_routers_have(say: Say) -> None:
+    told = say("network", "routers", "wait", "--help").out
+    assert "holdfast network routers wait router-1" in told and "use `lock`" in told
+    assert "holdfast locks wait router-1" in say("locks", "wait", "--help").out
+
+
 def test_routers_are_locks(say: Say, hf: Holdfast) -> None:
     locked = say("network", "routers", "lock", "router-1", "router-2", "--by", "job", "--ttl", "60")
     token = hf.locks.status("router-1").holds[0].token
@@ -162,6 +168,24 @@ def test_the_kind_of_job_says_the_priority(say: Say, tmp_path: Path, monkeypatch
     for more in (["--type", "quick"], ["--type", "detailed"], ["--type", "quick", "--priority", "3"], []):
         assert say("network", "routers", "lock", "r", "--by", "job", "--ttl", "60", *more, "-q").status == 0
     assert seen == [10, 0, 3, 0]
+
+
+def test_the_configured_limits_are_those_of_the_command(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "holdfast.toml").write_text("[network.lock_timeouts]\nrouter_lock = 7\nrouter_lock_atomic = 9\n")
+    monkeypatch.chdir(tmp_path)
+    seen: list[float] = []
+    from holdfast.primitives.locks import Locks
+
+    acquire = Locks.acquire
+
+    def noting(self: Locks, *words: Any, **more: Any) -> Any:
+        seen.append(more["timeout_s"])
+        return acquire(self, *words, **more)
+
+    monkeypatch.setattr(Locks, "acquire", noting)
+    for words in (["r"], ["r", "s"], ["r", "s", "-w", "3"], ["r", "-n"]):
+        assert say("network", "routers", "lock", *words, "--by", "job", "--ttl", "60", "-q").status == 0
+    assert seen == [7, 9, 3, 0]
 
 
 def test_neighbours(say: Say, hf: Holdfast) -> None:

@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,11 @@ def test_the_page_may_do_nothing_but_what_is_served_here(server: Served) -> None
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
-    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+    assert {policy[name] for name in ("style-src", "connect-src", "img-src")} == {"'self'"}
+    # The one script in its text, which loads the others, is known by what it says.
+    (begin,) = re.findall(r"<script[^>]*>(.*?)</script>", page.text, re.DOTALL)
+    assert begin == (ASSETS / "begin.js").read_text()
+    assert policy["script-src"] == f"'self' 'sha256-{b64encode(sha256(begin.encode()).digest()).decode()}'"
     assert (policy["frame-ancestors"], policy["base-uri"], policy["form-action"]) == ("'none'",) * 3
     assert page.headers["x-content-type-options"] == "nosniff"
 
@@ -61,7 +67,7 @@ def test_the_page_may_do_nothing_but_what_is_served_here(server: Served) -> None
 def test_every_file_of_the_page_is_served_and_known_again(server: Served) -> None:
     named = set(re.findall(r'"/assets/([\w.]+)"', (ASSETS / "page.html").read_text()))
     for script in ASSETS.glob("*.js"):
-        named |= set(re.findall(r'(?:from |import\()"\./([\w.]+)"', script.read_text()))
+        named |= set(re.findall(r'(?:from |import\()"(?:\.|/assets)/([\w.]+)"', script.read_text()))
     assert named | {"page.html"} == {path.name for path in ASSETS.iterdir()} == set(load_assets())
     for name in named:
         answer = server.http.get(f"/assets/{name}")

@@ -89,6 +89,7 @@ def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -
 
     said = small.http.post("/v1/locks/kick", content=endless(), headers={"Content-Type": "application/json"})
     assert (said.status_code, said.json()["code"]) == (413, "too_large")
+    assert f"may have {HTTP_BODY_BYTES_MAX} bytes" in said.json()["message"]
     assert small.http.get("/v1/locks").status_code == 200
 
 
@@ -104,7 +105,9 @@ def test_only_health_is_for_everybody(small: Served) -> None:
         assert httpx.get(f"{small.url}{path}").status_code == 401
     assert small.http.get("/ready").json() == {"status": "ready", "store": "sqlite", "namespace": "default"}
     assert small.http.get("/nosuch").json()["code"] == "not_found"
+    assert small.http.get("/nosuch/{x}").json()["message"] == "there is nothing at /nosuch/{x}: GET /schema lists what there is"
     assert small.http.put("/v1/locks").json()["code"] == "method_not_allowed"
+    assert small.http.put("/v1/locks").json()["message"] == "/v1/locks does not take PUT: GET /schema lists what it takes"
     assert small.http.get("/v1/locks", params={"nmae": "x"}).json()["code"] == "invalid_value"
 
 

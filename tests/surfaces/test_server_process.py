@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.app import connect
+from holdfast.app import Holdfast, connect
+from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -105,6 +107,33 @@ def test_one_that_ends_is_not_taken_for_another_that_goes_on(tmp_path: Path) -> 
         assert first.told["url"].rpartition(":")[2] in say("serve", "--link").out
         assert "it answers at" in say("doctor").out
         assert first.end() == 0
+
+
+def test_it_reaps_jobs_though_nobody_asks_for_any(say: CommandLine) -> None:
+    worker = subprocess.Popen(["sleep", "600"])
+    with serving(say, "--port", "0") as server, connect(say.environment["HOLDFAST_STORE"]) as hf:
+        for job_id, limit_s in (("killed", 600), ("late", 0.05)):
+            hf.jobs.register_job("x", agent="a", agent_session=job_id, job_id=job_id, idle_timeout_sec=limit_s)
+        hf.jobs.pick_pending("killed", holder=hf.processes.of(worker.pid))
+        hf.jobs.pick_pending("late")
+        worker.kill()
+        worker.wait()
+        deadline_s = time.monotonic() + PATIENCE_S
+        with hf.store.listen([JOURNAL_TOPIC]) as ears:
+            while (told := [_standing(hf, job_id) for job_id in ("killed", "late")]) != ["pending", "error"]:
+                assert time.monotonic() < deadline_s, told
+                ears.wait(deadline_s - time.monotonic())
+        assert server.end() == 0
+    if hf.store.embedded:
+        # Its audit log is beside it; that of a database is in the server's own state folder.
+        assert hf.job_log is not None and hf.job_log.status("late") is not None
+
+
+def _standing(hf: Holdfast, job_id: str) -> str:
+    """As it is stored: who asks for it otherwise would reap it."""
+    job = hf.jobs.peek(job_id)
+    assert job is not None
+    return job.status.value
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

@@ -89,6 +89,33 @@ def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, 
         assert hf.jobs.update_status(job_id, "completed", token=claim).status.value == "completed"
 
 
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_entries_of_both_files_that_have_the_same_number_are_all_copied(tmp_path: Path, lead: int) -> None:
+    """After four million changes in one boot the durable file has come to the era of the locks beside it. Nothing could be
+    copied from there on."""
+    first, last = f"sqlite:{tmp_path / 'a.sqlite'}", f"sqlite:{tmp_path / 'b.sqlite'}"
+    with holdfast.connect(first) as hf:
+        hf.jobs.register_job("first", agent="a", agent_session="s")
+        for by in ("one", "two"):
+            hf.locks.acquire("lock", by=by)
+            hf.locks.kick("lock", why="test")
+        kicked = [entry.revision for entry in hf.store.journal().entries if entry.kind == "lock.kicked"]
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as raw, raw:
+        raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (kicked[0] - 1 - lead,))
+    with holdfast.connect(first) as hf:
+        for _ in range(4):
+            hf.jobs.register_job("later", agent="a", agent_session="s")
+        was = entries(hf.store)
+    assert len({entry[0] for entry in was}) < len(was), "some have the same"
+    upkeep(first).copy(last)
+    with holdfast.connect(last) as hf:
+        copied = entries(hf.store)
+        hf.jobs.register_job("new", agent="a", agent_session="s")
+        assert entries(hf.store)[:-1] == copied, "the next number is beyond all of them"
+    assert [one for one in copied if one[3] != "lock.kicked"] == [one for one in was if one[3] != "lock.kicked"]
+    assert [one[1:] for one in copied if one[3] == "lock.kicked"] == [one[1:] for one in was if one[3] == "lock.kicked"]
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(tmp_path: Path, kind: str) -> None:
     url = f"{kind}:{tmp_path / 'from' / 'store'}"

@@ -123,6 +123,20 @@ def test_a_list_on_a_terminal_is_a_line_a_job(holdfast: CommandLine, columns: in
     assert len(lines[1]) <= columns
 
 
+def test_states_have_colours_on_a_terminal_and_nowhere_else(holdfast: CommandLine, tmp_path: Path) -> None:
+    holdfast("jobs", "register", "--prompt", "error", "--agent-session", "running", "--id", "job-1")
+    holdfast("jobs", "pick", "--agent-session", "running")
+    red, cyan = "\x1b[31m", "\x1b[36m"
+    row = holdfast.on_a_terminal("jobs", "list", columns=100).splitlines()[1]
+    assert row.count("\x1b[36m") == 1 and f"{cyan}running\x1b[0m" in row
+    holdfast("jobs", "status", "job-1", "--set", "error")
+    row = holdfast.on_a_terminal("jobs", "list", columns=100).splitlines()[1]
+    assert row.count(red) == 1 and row.index(red) < row.index("running"), "the status, and neither label nor prompt"
+    plain = CommandLine(tmp_path, **{**holdfast.environment, "NO_COLOR": "1"})
+    assert "\x1b[3" not in plain.on_a_terminal("jobs", "list", columns=100)
+    assert "\x1b" not in holdfast("jobs", "list").out
+
+
 def test_an_empty_journal_says_so_on_a_terminal(holdfast: CommandLine) -> None:
     assert "No entries" in holdfast.on_a_terminal("log")
     assert holdfast("log").out == ""
@@ -196,9 +210,10 @@ def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         ('store = "sqlite:a\\u0000b"', "NUL"),
         ('store = "postgresql://a\\u0000b"', "NUL"),
         ("x = " + "[" * 20_000, "cannot be read"),
+        ("store = sqlite:lab", "is not TOML: Invalid value (at line 1, column 9). Texts stand in quotes"),
         ('store = ""', "not a store"),
     ],
-    ids=["nul", "nul in an address", "deep", "empty"],
+    ids=["nul", "nul in an address", "deep", "unquoted", "empty"],
 )
 def test_settings_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "holdfast.toml").write_text(text)

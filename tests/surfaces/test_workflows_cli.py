@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.app import Holdfast, connect
 from tests.patience import PATIENCE_S
+from tests.processes import stat_of
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
@@ -264,7 +265,22 @@ def test_a_swap_runs_its_command_and_changes_the_recipe(bench: Bench) -> None:
     assert json.loads(last)["event"] == "swap_completed"
 
 
-@pytest.mark.parametrize(("words", "status"), [(["sh", "-c", "exit 9"], 9), (["no-such-command"], 127)])
+@pytest.mark.parametrize(
+    ("command", "status"), [("no-such-command", 127), ("./laod.sh", 127), ("/", 126), ("loads", 126), ("", 127)]
+)
+def test_nobody_is_asked_to_yield_for_a_command_that_cannot_be_run(
+    bench: Bench, tmp_path: Path, command: str, status: int
+) -> None:
+    (tmp_path / "loads").write_text("echo loaded\n")
+    process, _ = bench.run("tune", "llama", "--preemptible")
+    done = bench("swap", "to", "qwen", "--", str(tmp_path / command) if command == "loads" else command)
+    assert (done.status, done.out) == (status, "")
+    assert "no swap was begun" in done.err
+    assert (bench.events(), bench.names()) == ([], ["tune"])
+    end(process)
+
+
+@pytest.mark.parametrize(("words", "status"), [(["sh", "-c", "exit 9"], 9), (["sh", "-c", "kill -9 $$"], 137)])
 def test_a_failed_load_changes_nothing_and_says_why(bench: Bench, words: list[str], status: int) -> None:
     assert bench("swap", "to", "llama", "--", "true").status == 0
     done = bench("swap", "to", "qwen", "--", *words)
@@ -345,7 +361,7 @@ def test_waiting_uses_no_cpu(bench: Bench) -> None:
 
 def cpu_s(pid: int) -> float:
     """The time that a process has computed."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = stat_of(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -15,7 +15,9 @@ from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import RestAdapter, TmuxHandle
 from holdfast.domains.agents.names import id_of
+from holdfast.domains.gateway.spec import spec_of_manifest
 from holdfast.kernel import errors
+from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Ambiguous, InvalidValue, NotFound
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
@@ -96,6 +98,7 @@ def test_expired(world: World, asked: str) -> None:
     assert world.agents.resolve_live_agent_record(asked) == agent, "fresh up to and including the last instant"
     world.clock.advance(0.000_001)
     stale(world, Reason.EXPIRED, asked, (GPU,))
+    assert f"ended at {render(agent.lease_expires_at)}:" in world.agents.resolve(asked).detail
 
 
 def test_published_under_another_name(world: World) -> None:
@@ -331,6 +334,51 @@ def test_a_manifest_is_the_same_written_and_read(adapter: dict[str, Any]) -> Non
     read = manifests.from_json(json.dumps({**MANIFEST, "adapter": adapter}).encode())
     assert manifests.from_json(manifests.as_json(read)) == read
     assert json.loads(manifests.as_json(read))["adapter"]["kind"] == adapter["kind"]
+
+
+_WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "elsewhere"),
+    [
+        (
+            {
+                "kind": "tmux",
+                "interrupt": "Escape",
+                "quiet_ms": 1,
+                "ready_regex": "> $",
+                "socket_name": "lab",
+                "socket_path": "/run/tmux",
+                "answer_timeout_s": 60.0,
+            },
+            {"session"},
+        ),
+        ({"kind": "command", "command": ["x"], "prompt_as": "argument", "timeout_s": 60.0}, {"working_directory"}),
+        (
+            {
+                "kind": "rest",
+                "base_url": "http://h",
+                "terminal_id": "t",
+                "preset": "cao",
+                "paths": {"key": "/k"},
+                "prefix": "/x",
+                "interrupt_key": "Escape",
+                **_WAITS,
+            },
+            set(),
+        ),
+        ({"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "a", **_WAITS}, set()),
+    ],
+    ids=["tmux", "command", "rest", "managed"],
+)
+def test_a_manifest_can_say_every_setting_that_its_gateway_knows(adapter: dict[str, Any], elsewhere: set[str]) -> None:
+    """One that said how long to wait for an answer was used by the gateway, and no manifest to everything else."""
+    written = {**MANIFEST, "tmux": {"session_name": "s"}, "adapter": adapter}
+    kept = json.loads(manifests.as_json(manifests.from_json(json.dumps(written).encode())))
+    assert kept["adapter"] == adapter
+    spec = spec_of_manifest(kept)
+    assert len(adapter) - 1 == len(set(spec.__struct_fields__) - elsewhere)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))

@@ -1,5 +1,6 @@
 """What a gateway does for its agent's record, step by step, on a clock that is stepped."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +11,12 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.announcing import Announcement
 from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent, Gateway
-from holdfast.domains.gateway.spec import AdapterSpec, CommandSpec
+from holdfast.domains.gateway.spec import AdapterSpec, CommandSpec, TmuxSpec
+from holdfast.kernel.errors import Held
 from holdfast.testing.clock import ManualClock
 
 DAY_S = 24 * 3600.0
+CAT = CommandSpec(argv=("cat",))
 
 
 class World:
@@ -23,6 +26,7 @@ class World:
         self.hf = hf
         self.clock = clock
         self.seen: str | None = "one"
+        self.owners: list[str] = []
         self.folder = GatewayFolder(root)
         self.folder.prepare()
         self.agent = self.publish()
@@ -32,7 +36,7 @@ class World:
         facts = {"backend": "command", "tool": "cat", "manifest_path": "/m", "lease_s": 60.0, **more}
         return self.hf.agents.publish("gpu", **facts)  # type: ignore[arg-type]
 
-    def begin_anew(self, spec: AdapterSpec | None = None) -> Announcement:
+    def begin_anew(self, spec: AdapterSpec = CAT, *, by_manifest: bool = False) -> Announcement:
         place = Gateway(host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1")
         made = Announcement(
             "gpu",
@@ -41,7 +45,9 @@ class World:
             folder=self.folder,
             agent_id=self.agent.agent_id,
             spec=spec,
+            by_manifest=by_manifest,
             seen=lambda: self.seen,
+            belong=self.owners.append,
         )
         self.announcement = made
         return made
@@ -60,6 +66,16 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(hf, clock, tmp_path / "gpu")
 
 
+def test_the_queue_is_told_whose_it_is_when_its_agent_is_known(world: World) -> None:
+    world.step()
+    assert world.owners == ["name gpu"]
+    world.publish(agent_id="x1")
+    world.agent = world.hf.agents.get("x1")
+    world.begin_anew()
+    world.step()
+    assert world.owners == ["name gpu"], "that one's gateway is kept elsewhere"
+
+
 def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
     assert world.step()
     assert all(world.step(50) for _ in range(10))
@@ -71,11 +87,11 @@ def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
 
 
 def test_an_agent_whose_manifest_is_yet_to_be_written_is_no_fault(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.begin_anew(CommandSpec(argv=("cat",)))
+    world.begin_anew(by_manifest=True)
     world.step()
     assert caplog.messages == []
     world.step()
-    assert ["/m cannot be read" in message for message in caplog.messages] == [True]
+    assert ["/m of HOLDFAST-gpu is gone" in message for message in caplog.messages] == [True]
 
 
 def test_an_agent_that_is_not_seen_is_not_vouched_for(world: World) -> None:
@@ -113,3 +129,33 @@ def test_what_is_withdrawn_is_its_own(world: World) -> None:
     world.hf.agents.attach_gateway(world.agent.agent_id, world.agent.generation_id, other)
     world.announcement.withdraw()
     assert world.hf.agents.get(world.agent.agent_id).gateway == other
+
+
+def test_who_says_another_session_than_the_record_serves_it_and_writes_nothing_down(world: World) -> None:
+    world.publish(backend="local_interactive", session_name="here", take_over=True)
+    world.begin_anew(TmuxSpec(session="beside"))
+    world.step()
+    assert world.hf.agents.get(world.agent.agent_id).gateway is None
+    world.begin_anew(TmuxSpec(session="here"))
+    world.step()
+    assert world.hf.agents.get(world.agent.agent_id).gateway is not None
+    world.publish(backend="local_interactive", session_name="elsewhere", take_over=True)
+    with pytest.raises(Held, match="in tmux session elsewhere by now"):
+        world.step()
+
+
+def test_a_manifest_that_is_changed_under_the_same_generation_ends_no_gateway(world: World, tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    written = {"agent_id": world.agent.agent_id, "agent_name": "HOLDFAST-gpu", "adapter": {"kind": "command", "argv": ["cat"]}}
+    manifest.write_text(json.dumps(written))
+    world.publish(manifest_path=str(manifest), take_over=True)
+    world.begin_anew(by_manifest=True)
+    world.step()
+    place = world.hf.agents.get(world.agent.agent_id).gateway
+    assert place is not None
+    manifest.write_text(json.dumps(written | {"adapter": {"kind": "command", "argv": ["cat"], "timeout_s": 9}}))
+    world.step()
+    assert world.hf.agents.get(world.agent.agent_id).gateway == place
+    world.publish(manifest_path=str(manifest), take_over=True)
+    with pytest.raises(Held, match="reached otherwise by now"):
+        world.step()

@@ -25,6 +25,14 @@ class NoOffset(tzinfo):
         return None
 
 
+@given(instants, st.floats(0, 1e300))
+def test_what_was_so_long_ago_is_an_instant_however_long(now: datetime, seconds: float) -> None:
+    then = clock.ago(now, seconds)
+    assert then.tzinfo is not None and then <= now
+    if seconds < 1e9 and now.year > 1900:
+        assert clock.after(then, seconds) == now
+
+
 @given(instants)
 def test_what_is_rendered_is_read_back(at: datetime) -> None:
     text = clock.render(at)

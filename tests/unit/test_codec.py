@@ -1,14 +1,14 @@
 """Values and records: strict, typed, and never with a timestamp that has no zone."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kernel.codec import Instant, Record, Value, to_json, to_plain
+from holdfast.kernel.codec import Discreet, Instant, Record, Value, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001
@@ -140,3 +140,18 @@ def test_a_records_version_travels_inside_it() -> None:
         pass
 
     assert to_json(Small()) == b'{"schema_version":1}'
+
+
+class Login(Discreet, Value, frozen=True, kw_only=True):
+    unshown: ClassVar[frozenset[str]] = frozenset(("password",))
+
+    user: str
+    password: str = ""
+
+
+def test_a_secret_is_kept_and_not_shown() -> None:
+    login = Login(user="u", password="hunter2")
+    assert repr(login) == "Login(user='u', password=Ellipsis)"
+    assert "hunter2" not in f"{login} {[login]} {login.__rich_repr__()}"
+    assert repr(Login(user="u")) == "Login(user='u', password='')"
+    assert msgspec.json.decode(to_json(login), type=Login) == login

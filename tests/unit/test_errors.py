@@ -93,6 +93,8 @@ def test_every_kind_says_what_it_means(kind: type[HoldfastError]) -> None:
         (errors.RegistryNotFound, errors.NotFound),
         (errors.RegistryHeld, errors.Held),
         (errors.RegistryCollision, errors.Collision),
+        (errors.RegistryDeadlock, errors.DeadlockDetected),
+        (errors.RegistryLost, errors.LeaseLost),
         (errors.RegistryLockTimeout, errors.LockTimeout),
         (errors.RegistryCorruption, errors.StoreCorrupt),
         (errors.RegistryUnavailable, errors.StoreUnavailable),

@@ -12,7 +12,9 @@ from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.delivery import needless
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
+from holdfast.domains.gateway.record import ATTACHMENTS
 from holdfast.domains.gateway.spec import CommandSpec, ManagedSpec, RestSpec, TmuxSpec, spec_of, spec_of_manifest
+from holdfast.domains.gateway.status import left_by
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
     Blocked,
@@ -164,6 +166,9 @@ def test_a_replaced_agent_gets_nothing_of_what_was_meant_for_the_other(desk: Des
     status = gateway.status()
     assert (status.managed_agent_instance_epoch, status.managed_agent_recovery) == (2, "reconciliation_required")
     assert (status.request_admission, status.managed_agent_connectivity) == ("blocked_reconciliation", "connected")
+    left = left_by(status)
+    assert (left.gateway_health, left.managed_agent_connectivity) == ("not_attached", "unavailable")
+    assert (left.request_admission, left.managed_agent_recovery) == ("blocked_reconciliation", "reconciliation_required")
     with pytest.raises(Blocked, match="reconcile gpu"):
         ask(gateway)
     with working(gateway):
@@ -325,8 +330,6 @@ def _as_if_killed(desk: Desk) -> None:
     """What a killed gateway leaves behind: its record, with a process that is no more."""
     from msgspec.structs import replace
 
-    from holdfast.domains.gateway.record import ATTACHMENTS
-
     def body(tx: object) -> None:
         attachment = tx.get(ATTACHMENTS, AGENT).record  # type: ignore[attr-defined]
         process = replace(attachment.server.process, start_ticks=1)
@@ -342,6 +345,22 @@ def test_what_was_not_known_to_be_delivered_is_said_to_be_unknown(desk: Desk) ->
     _as_if_killed(desk)
     (lost,) = desk.gateway(ScriptedAgent(), take=False).attach()
     assert "delivery unknown" in str(lost.error_detail)
+
+
+def test_a_queue_is_served_for_the_agent_that_it_belongs_to_and_no_other(desk: Desk) -> None:
+    first = desk.gateway(ScriptedAgent())
+    first.belong("name gpu")
+    first.belong("name gpu")
+    with pytest.raises(Held, match="that of the agent with the name gpu"):
+        first.belong("id gpu")
+    first.detach()
+    with pytest.raises(Held, match="that of the agent with the name gpu"):
+        desk.gateway(ScriptedAgent(), take=False).attach("id gpu")
+    # Whoever does not know whose it is takes nothing away from its owner.
+    desk.gateway(ScriptedAgent()).detach()
+    desk.gateway(ScriptedAgent(), take=False).attach("name gpu")
+    row = desk.store.get(ATTACHMENTS, AGENT)
+    assert row is not None and row.record.owner == "name gpu"
 
 
 def test_a_second_gateway_is_refused_while_the_first_lives(desk: Desk) -> None:

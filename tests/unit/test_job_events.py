@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,39 @@ def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
     assert world.jobs.update_status(picked.job_id, "error", token=picked.token, also=failed).last_seq == 1
 
 
+def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
+    def of_attempt(end: Callable[[Job], object]) -> bool:
+        job = world.running()
+        assert not world.events.told_end(job)
+        end(job)
+        return world.events.told_end(job)
+
+    def publish(*kinds: str) -> Callable[[Job], object]:
+        return lambda job: [world.events.publish(job.job_id, kind, token=job.token) for kind in kinds]
+
+    for kind in ("completed", "error"):
+        assert of_attempt(publish("started", "progress", kind))
+        step = world.events.with_step(EventKind(kind))
+        assert of_attempt(lambda job, step=step: world.jobs.update_status(job.job_id, "error", also=step))  # type: ignore[misc]
+    assert not of_attempt(publish("progress", "cancelled"))
+    assert not of_attempt(publish("progress"))
+    assert not of_attempt(lambda job: world.jobs.update_status(job.job_id, "completed"))
+    assert not of_attempt(lambda job: world.jobs.cancel(job.job_id))
+    # Ended without an event of its own, behind one that told of something else.
+    assert not of_attempt(lambda job: (publish("progress")(job), world.jobs.update_status(job.job_id, "error")))
+
+
+def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
+    first = world.running()
+    world.jobs.requeue(first.job_id)
+    second = world.jobs.pick_pending("s")
+    assert second is not None
+    world.events.publish(second.job_id, "completed", token=second.token)
+    assert (world.events.told_end(first), world.events.told_end(second)) == (False, True)
+    world.jobs.prune(keep_finished=0)
+    assert not world.events.told_end(second)
+
+
 def test_only_so_many_events_of_a_job_are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.domains.jobs import telling
 
@@ -143,6 +176,10 @@ def test_only_so_many_events_of_a_job_are_kept(world: World, monkeypatch: pytest
     for _ in range(5):
         world.events.publish(job.job_id, "progress")
     assert [event.seq for event in world.events.of_job(job.job_id)] == [3, 4, 5]
+    for seq in range(6, 10):
+        # Those that come from elsewhere count as well.
+        assert world.events.receive(world.forged(job, seq=seq, event="progress")).news
+    assert [event.seq for event in world.events.of_job(job.job_id)] == [7, 8, 9]
 
 
 def test_an_event_that_is_too_large_or_no_json_is_refused_whole(world: World) -> None:
@@ -308,8 +345,12 @@ def test_secrets_are_not_shown_or_journalled(world: World) -> None:
     world.events.publish(job.job_id, "progress", data={"password": "hunter2", "note": "fine"})
     assert job.auth_token is not None
     seen = json.dumps(shown(job)) + str([entry.data for entry in world.journal.tail(20)[0]])
+    # What a program prints or logs of a job, with rich or without, and of how its broker is reached.
+    seen += repr(job) + str(job.__rich_repr__()) + repr(msgspec.structs.replace(job, extra={"their_token": "hunter2"}))
+    seen += repr(reach_of(broker, {})) + repr(msgspec.structs.replace(broker, extra={"their_password": "hunter2"}))
     assert "hunter2" not in seen
     assert job.auth_token not in seen
+    assert f"Job(schema_version=1, job_id={job.job_id!r}, " in seen
     assert shown(job)["signed"] is True
 
 

@@ -90,6 +90,16 @@ def test_prune_drops_by_age_and_number_and_keeps_the_newest(store: MemoryStore, 
     assert journal.prune() == 0
 
 
+@pytest.mark.parametrize("keep_s", [1e11, 1e300])
+def test_an_age_beyond_the_calendar_keeps_everything(store: MemoryStore, keep_s: float) -> None:
+    """One change in a thousand, whatever it was, failed with an error of Python's own."""
+    journal = Journal(store, actor="me/1", keep=JournalSettings(keep_s=keep_s))
+    tell(store, journal, "first")
+    tell(store, journal, "second")
+    assert journal.prune() == 0
+    assert journal.prune(keep_entries=1) == 1
+
+
 def test_follow_yields_what_is_there_and_then_what_comes(store: MemoryStore, journal: Journal) -> None:
     tell(store, journal, "before")
     following = journal.follow()

@@ -138,6 +138,18 @@ def test_a_full_disk_is_a_warning_and_is_made_good(mirrored: Mirrored, monkeypat
     assert mirrored.subjects() == ["a", "b"] and len(mirrored.lines()) == 2
 
 
+def test_what_goes_on_failing_is_warned_of_once_until_it_goes_well(mirrored: Mirrored) -> None:
+    for _ in range(2):
+        mirrored.path.mkdir()
+        for _ in range(3):
+            mirrored.happen("a")
+            mirrored.mirror.catch_up()
+        mirrored.path.rmdir()
+        mirrored.mirror.catch_up()
+        mirrored.path.unlink()
+    assert len(mirrored.warned) == 2
+
+
 def test_a_log_that_was_moved_away_by_a_reader_as_its_writer_was_killed(mirrored: Mirrored) -> None:
     mirrored.happen("a")
     mirrored.mirror.catch_up()

@@ -14,9 +14,10 @@ from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_TTL_MAX_S
+from holdfast.kernel.store import Tx
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.lasting import TABLE_BEGUN, _enter
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Mode, root_of, within
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Mode, Request, request_key, root_of, within
 from holdfast.primitives.locks.turns import Suspect
 from holdfast.primitives.locks.waiting import Watch, of_hold
 from holdfast.stores.memory import MemoryStore
@@ -76,6 +77,7 @@ def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyP
     first = hf.locks.acquire("n", by="one", mode="shared")
     hf.locks.acquire("n", by="two", mode="shared")
     assert hf.locks.try_acquire("n", by="three", mode="shared") is None
+    assert hf.locks.wait("n", by="two", mode="shared", timeout_s=0), "it has what it looks for"
     first.release()
     assert hf.locks.try_acquire("n", by="three", mode="shared") is not None
 
@@ -122,6 +124,33 @@ def test_a_waiter_that_lives_keeps_its_place(hf: Holdfast) -> None:
     assert len(hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])) == 1
     grant.release()
     assert got.wait(PATIENCE_S)
+    waiter.join(PATIENCE_S)
+
+
+def test_a_place_whose_lease_is_over_takes_none_along_whose_is_not(hf: Holdfast) -> None:
+    """What proves the death of a process is true of all its places; the end of a lease is that of one."""
+    grant, waits = hf.locks.acquire("n", by="job"), threading.Event()
+    waiter = threading.Thread(
+        target=lambda: hf.locks.try_acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set())
+    )
+    waiter.start()
+    assert waits.wait(PATIENCE_S)
+
+    def leave_two(tx: Tx) -> Request:
+        [row] = tx.range(LOCK_WAITS)
+        over = leases.grant(tx.now - timedelta(hours=1), 1)
+        elsewhere = replace(row.record.process, host_id="another")
+        fresh = replace(row.record, id="fresh", by="fresh", process=elsewhere, arrival=row.record.arrival - 2)
+        late = replace(fresh, id="late", by="late", arrival=row.record.arrival - 1, lease=over)
+        for one in (fresh, late):
+            tx.put(LOCK_WAITS, one.key, one)
+        return late
+
+    late = hf.store.transact(leave_two, scope=[LOCK_WAITS])
+    assert reaped(hf, Suspect(late.id, late.names, late.process, Liveness.UNKNOWN)) == 1
+    assert [waiting.by for waiting in hf.locks.status("n").queue] == ["fresh", "other"]
+    hf.store.transact(lambda tx: tx.delete(LOCK_WAITS, request_key("fresh")), scope=[LOCK_WAITS])
+    grant.release()
     waiter.join(PATIENCE_S)
 
 

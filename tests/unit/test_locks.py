@@ -246,6 +246,8 @@ class World:
 
         with pytest.raises(KeyboardInterrupt):
             locks.acquire(names, by=by, on_wait=leave, timeout_s=None, **more)
+        # Or it would go on trying to withdraw it.
+        locks.close()
 
     def addresses(self) -> list[str]:
         """What wakes those that wait now."""

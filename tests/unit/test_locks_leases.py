@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout, NotFound, StoreUnavailable
-from holdfast.kernel.limits import LOCK_LEASE_S, WAIT_RECHECK_S
+from holdfast.kernel.limits import LOCK_LEASE_S, LOCK_REAPED_MAX, WAIT_RECHECK_S
 from holdfast.kernel.settings import LockSettings
-from holdfast.kernel.store import Listener, Store, Woken
+from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import Grant, Locks, waiting
+from holdfast.primitives.locks import Grant, Locks, rules, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.oversight import _renew
 from holdfast.primitives.locks.record import LOCK_WAITS
@@ -27,7 +28,7 @@ from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.unit.test_locks import STORES, Failing, Machine, Watches, World, lock_database, watches, world_of
 
 __all__ = ["lock_database", "watches"]
@@ -449,6 +450,49 @@ def test_a_dead_waiter_leaves_the_line(unhurried: World) -> None:
     assert {entry.data["by"] for entry in unhurried.told("lock.waiter_died")} == {"dead"}
 
 
+def _leave_many_in_line(world: World, many: int, pid: int) -> None:
+    """Requests of one process, each of another job."""
+    world.leave_in_line("a", by="dead-0", pid=pid)
+
+    def body(tx: Tx) -> None:
+        (row,) = tx.range(LOCK_WAITS)
+        for number in range(1, many):
+            # Each before the one before.
+            one = replace(row.record, id=f"{row.record.id}{number}", by=f"dead-{number}", arrival=row.record.arrival - number)
+            tx.put(LOCK_WAITS, one.key, one)
+
+    world.store.transact(body, scope=[LOCK_WAITS])
+
+
+def test_the_dead_waiters_of_one_process_leave_the_line_many_at_a_time(unhurried: World) -> None:
+    """Each took a transaction, and the next in line ten seconds for ten thousand."""
+    many = LOCK_REAPED_MAX * 2
+    held = unhurried.locks.acquire("a", by="holder")
+    _leave_many_in_line(unhurried, many, pid=2)
+    unhurried.leave_in_line("a", by="another", pid=3)
+    behind = unhurried.line_up("a", by="behind", locks=unhurried.process(4))
+    unhurried.machine.end(2)
+    unhurried.machine.end(3)
+    unhurried.locks.release(held)
+    behind.result()
+    assert len(behind.ahead) <= 6
+    died = [entry.data["by"] for entry in unhurried.told("lock.waiter_died")]
+    # One of them had come to hold it by then.
+    assert len(died) in (many, many + 1) and len(set(died)) == len(died)
+
+
+def test_a_living_process_between_dead_ones_keeps_its_place(unhurried: World) -> None:
+    unhurried.locks.acquire("a", by="holder")
+    _leave_many_in_line(unhurried, 3, pid=2)
+    unhurried.leave_in_line("a", by="alive", pid=3)
+    unhurried.leave_in_line("a", by="dead", pid=4)
+    behind = unhurried.line_up("a", by="behind")
+    unhurried.machine.end(2)
+    unhurried.machine.end(4)
+    behind.until_told(2)
+    assert unhurried.queue("a") == ["dead-2", "dead-1", "dead-0", "alive", "behind"]
+
+
 def test_a_sharer_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: World) -> None:
     """The waiter is not first in line: a set of sharers is, which does not mind the one that came between."""
     locks = unhurried.locks
@@ -462,6 +506,39 @@ def test_a_sharer_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: Wo
     locks.release(alone.result())
     locks.free("b", by="holder")
     blocked.result()
+
+
+@pytest.fixture
+def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LOCK_SHARERS_MAX", 2)
+
+
+@pytest.mark.usefixtures("room_for_two")
+def test_of_as_many_sharers_as_may_be_the_dead_make_room_at_once(unhurried: World) -> None:
+    """Nobody was taken for ahead of one who wanted to share it too: it waited for the dead until its time was over."""
+    theirs = unhurried.process(2)
+    for by in ("one", "two"):
+        theirs.acquire("a", by=by, mode="shared")
+    waiter = unhurried.line_up("a", by="three", mode="shared")
+    assert sorted(one.by for one in waiter.ahead[0]) == ["one", "two"]
+    unhurried.machine.end(2)
+    waiter.result()
+    # Without waiting too.
+    unhurried.locks.acquire("a", by="four", mode="shared", timeout_s=0)
+    assert sorted(unhurried.holders("a")) == ["four", "three"]
+
+
+@pytest.mark.usefixtures("room_for_two")
+def test_of_as_many_sharers_as_may_be_one_that_can_leave_keeps_it_from_being_a_deadlock(world: World) -> None:
+    world.locks.acquire("a", by="stuck", mode="shared")
+    leaving = world.locks.acquire("a", by="leaving", mode="shared")
+    mine = world.locks.acquire("b", by="me")
+    stuck = world.line_up("b", by="stuck")
+    waiter = world.line_up("a", by="me", mode="shared")
+    leaving.release()
+    waiter.result()
+    mine.release()
+    stuck.result()
 
 
 def test_a_holder_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: World) -> None:
@@ -514,6 +591,32 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
     assert {entry.data["by"] for entry in timed.told("lock.waiter_expired")} == {"far"}
 
 
+def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_place(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked again under the same key, which was then removed: its other names were waited for by nobody, for ever."""
+    held = timed.locks.acquire(["a", "b"], by="holder")
+    timed.leave_in_line(["a", "b"], by="job", pid=7, machine=Machine("host-2"))
+    ahead = timed.line_up(["a", "b"], by="job", priority=1)
+    held.release()
+    ahead.result().release()
+    timed.locks.acquire("a", by="other")
+    told = timed.store.read(lambda tx: tx.find(LOCK_WAITS, "told"), scope=[LOCK_WAITS])[0].record
+    timed.clock.advance(LOCK_LEASE_S + INSTANT_S)
+    transact = timed.store.transact
+
+    def asked_again(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        timed.locks._room.transact(lambda turns: (turns.table.forget(told), turns.ask(replace(told, outcome=None))))
+        return transact(*args, **more)
+
+    monkeypatch.setattr(timed.store, "transact", asked_again)
+    assert timed.locks.clear_unread() == 0
+    assert timed.queue("a") == timed.queue("b") == ["job"]
+    timed.clock.advance(LOCK_LEASE_S + INSTANT_S)
+    timed.locks.acquire("b", by="other", timeout_s=0)
+
+
 def test_a_job_whose_process_died_gets_a_grant_of_its_own_in_the_next(world: World) -> None:
     """The next process of the job must not build on a grant that anybody may take away from the dead one."""
     old = world.process(2).acquire("a", by="job")
@@ -559,6 +662,26 @@ def test_a_grant_for_another_process_lives_and_dies_with_that_one(world: World) 
     grant.check()
     world.machine.end(9)
     world.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(timed: World) -> None:
+    """From another machine its death cannot be seen: the lock was held there for as long as the one that asked lived."""
+    host_2 = Machine("host-2")
+    asking, seat = timed.process(7, host_2), host_2.begin(8)
+    grant = asking.acquire("a", by="job", process=seat.current())
+    # The keeper's own first look: begun late, it would have seen the process alive, and renewed after its death.
+    until(lambda: grant.id in asking._keeper._renewed_s)
+    timed.clock.advance(LOCK_LEASE_S / 2)
+    asking._keeper._look(everything=True)
+    timed.clock.advance(LOCK_LEASE_S / 2 + INSTANT_S)
+    assert timed.locks.try_acquire("a", by="other") is None
+    host_2.end(8)
+    for _ in range(3):
+        timed.clock.advance(LOCK_LEASE_S / 2)
+        asking._keeper._look(everything=True)
+    timed.locks.acquire("a", by="other", timeout_s=0)
+    assert not asking.release(grant)
+    host_2.close()
 
 
 def test_a_grant_that_no_process_holds_lives_by_its_time_alone(timed: World) -> None:

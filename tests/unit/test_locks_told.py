@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import DeadlockDetected, InvalidName, InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import DeadlockDetected, InvalidName, InvalidValue, LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_PRIORITY_MAX
 from holdfast.kernel.settings import LockSettings
@@ -461,6 +461,21 @@ def test_the_explanation_follows_the_chain_to_its_end(world: World, locks: Locks
     last.result()
 
 
+def test_the_explanation_names_who_is_behind_a_job_and_asks_once_for_each(timed: World) -> None:
+    asked: list[str] = []
+
+    def behind(by: str) -> tuple[str, ...]:
+        asked.append(by)
+        return ("worker bench",) if by == "one" else ()
+
+    locks = Locks(timed.store, timed.journal, timed.machine.begin(2), behind=behind)
+    for by in ("one", "two"):
+        locks.acquire("a", by=by, mode="shared")
+    assert (locks.explain("a").behind, asked) == ({"one": ("worker bench",)}, ["one", "two"])
+    assert timed.locks.explain("a").behind == {}
+    locks.close()
+
+
 def test_the_advice_fits_the_holder(timed: World) -> None:
     locks = timed.locks
     assert locks.explain("a").advice == ("a is free: nothing to do",)
@@ -477,12 +492,72 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     timed.machine.end(4)
     assert any("dead's grant is over" in line for line in locks.explain("d").advice)
     assert not any("kick" in line for line in locks.explain("d").advice)
-    waiting = timed.line_up(["a", "e"], by="job")
+    assert any("on the machine whose `holdfast doctor` shows host host-2. " in line for line in locks.explain("c").advice)
+    assert any("While it lives it renews its lease; " in line for line in locks.explain("c").advice)
+    timed.process(5, Machine("host-2")).acquire("h", by="timed", ttl_s=10)
+    assert any("its time ends it unless somebody renews it; " in line for line in locks.explain("h").advice)
+    beside = Machine("host-1")
+    beside.place = beside.place._replace(pid_ns=2)
+    timed.process(3, beside).acquire("g", by="beside")
+    assert any("it is process 3 in another container on this machine. " in line for line in locks.explain("g").advice)
+    for by in ("one", "two"):
+        locks.acquire("f", by=by, mode="shared")
+    assert any("holdfast locks kick f --by JOB" in line for line in locks.explain("f").advice)
+
+
+def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(world: World, locks: Locks) -> None:
+    grant = world.process(2).acquire("a", by="holder")
+    world.leave_in_line(["a", "e"], by="dead", pid=3)
+    world.machine.end(3)
     assert locks.explain("e").advice == (
-        "e is free, and those in line for it wait for something else of their set: see its queue",
+        "e is free, and those in line for it are dead: the next one that asks for it gets it, nothing to do",
     )
-    locks.release(grant)
+    assert locks.explain("e").blockages == ()
+    waiting = world.line_up(["a", "e"], by="job")
+    found = locks.explain("e")
+    assert [(step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages] == [
+        ("job", "a", ["holder"])
+    ]
+    assert found.advice == (
+        "e is free, and job, first in line, wants a too and waits for that: holdfast locks explain a",
+        "everything here waits for holder in the end (process 2): look there first",
+    )
+    assert grant.release()
     waiting.result()
+
+
+def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(world: World, locks: Locks) -> None:
+    brief = locks.acquire("a", by="brief", ttl_s=1e-6)
+    with pytest.raises(LeaseLost, match="is over, as its time has run out: stop work"):
+        brief.check()
+    kicked = locks.acquire("b", by="kicked", ttl_s=600)
+    locks.kick("b", why="to see")
+    with pytest.raises(LeaseLost, match="was taken away: stop work"):
+        kicked.check()
+
+
+def test_who_is_to_be_upgraded_waits_for_the_other_sharers_and_not_for_itself(world: World, locks: Locks) -> None:
+    for by in ("one", "two"):
+        locks.acquire("a", by=by, mode="shared")
+    waiting = world.line_up("a", by="one")
+    found = locks.explain("a")
+    assert [(step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages] == [("one", "a", ["two"])]
+    locks.free("a", by="two")
+    waiting.result()
+
+
+def test_what_is_over_goes_to_the_first_in_line_and_not_to_the_next_that_asks(timed: World) -> None:
+    locks = timed.locks
+    timed.process(2).acquire("a", by="killed")
+    timed.leave_in_line("a", by="first", pid=3)
+    timed.machine.end(2)
+    assert locks.explain("a").advice == ("killed's grant is over: first, first in line, gets it, nothing to do",)
+    timed.machine.stopped.add(3)
+    assert locks.explain("a").advice == (
+        "process 3 of first is stopped (Ctrl-Z, SIGSTOP): kill -CONT 3 lets it go on",
+        "killed's grant is over: first, first in line, gets it",
+    )
+    assert locks.try_acquire("a", by="asks", timeout_s=0) is None
 
 
 def test_the_graph_has_every_hold_and_every_wait(world: World, locks: Locks) -> None:
@@ -709,6 +784,32 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     world.locks._tick()
     assert world.locks.status("a").queue == ()
     os.close(stop_fd)
+    world.close()
+
+
+def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away() -> None:
+    """The background ended after a minute without a grant, and with it all tries: the request stayed in line, was granted in
+    its turn, and held for a process that knew nothing of it."""
+    clock = ManualClock()
+    store = Failing(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    long_ago_s = -1e9
+    world.process(2).acquire("a", by="holder")
+
+    def leave(_: object) -> None:
+        store.down = True
+        raise KeyboardInterrupt
+
+    for call in (world.locks.acquire, world.locks.wait):
+        with pytest.raises(KeyboardInterrupt):
+            call("a", by="w", on_wait=leave)
+        keeper = world.locks._keeper
+        assert keeper._thread is not None, "nobody would try again"
+        assert not keeper._done(long_ago_s)
+        store.down = False
+        world.locks._tick()
+        assert world.locks.status("a").queue == ()
+        assert keeper._done(long_ago_s)
     world.close()
 
 

@@ -148,7 +148,7 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
 
 
 def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that takes its time: whoever let go has its answer before the wait knows of its end."""
+    """A store that takes its time: whoever let go is told to come again, and does not have to for it to be let go."""
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
 
     def slowly(names: tuple[str, ...], **how: object) -> Grant | None:
@@ -157,7 +157,8 @@ def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(hf: Holdfast, monk
 
     monkeypatch.setattr(hf.locks, "try_acquire", slowly)
     claim, ended = _lock_claim(hf)
-    assert claim.let_go(0) is True
+    with pytest.raises(StoreUnavailable, match="release it again"):
+        claim.let_go(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.locks.status("x").holds == ()
@@ -190,7 +191,8 @@ def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(hf: Holdfast, mon
     ended = threading.Event()
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
-    assert claim.let_go(0) is True
+    with pytest.raises(StoreUnavailable, match="release it again"):
+        claim.let_go(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.workflows.swap_status().marker is None
@@ -216,6 +218,26 @@ def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(hand: Hand, monk
         with pytest.raises(StoreUnavailable):
             wait(hand, WaitArguments(handle=handle), Call())
     assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
+
+
+def test_a_swap_whose_giving_up_failed_can_be_given_up_again(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handle was dropped as that of one that is over, and the swap stood in everybody's way until the agent ended."""
+    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()).handle
+    with monkeypatch.context() as patch:
+        patch.setattr(Swap, "fail", _away)
+        with pytest.raises(StoreUnavailable):
+            hand.let_go(handle)
+    assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
+    assert hand.let_go(handle) is True
+    assert hand.hf.workflows.swap_status().marker is None
+
+
+def test_to_let_go_of_what_was_refused_frees_nothing(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf.locks, "try_acquire", _away)
+    claim, ended = _lock_claim(hf)
+    assert ended.wait(PATIENCE_S)
+    assert [notice.kind for notice in claim.notices()] == ["lock_refused"]
+    assert claim.let_go(1) is False
 
 
 def test_what_is_being_given_back_is_not_told_as_held(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,19 @@ from holdfast.domains.network import Registry, Swept, claims
 from holdfast.domains.network.record import HostLease, HostLeases, lease_begun
 from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.errors import (
-    DeadlockDetected,
     Held,
     InvalidName,
     InvalidValue,
-    LeaseLost,
     LockTimeout,
     NotFound,
     RecordInvalid,
     RegistryCollision,
     RegistryCorruption,
+    RegistryDeadlock,
     RegistryError,
     RegistryHeld,
     RegistryLockTimeout,
+    RegistryLost,
     RegistryNotFound,
     RegistryUnavailable,
     StoreUnavailable,
@@ -540,7 +540,7 @@ def test_a_release_inside_of_a_block_counts_and_the_block_ends_quietly(registry:
 
 
 def test_a_block_whose_lock_was_taken_away_says_so(world: World, registry: Registry) -> None:
-    with pytest.raises(LeaseLost), registry.router_lock("router-1", "a"):
+    with pytest.raises(RegistryLost), registry.router_lock("router-1", "a"):
         world.locks_of(registry).kick("router-1", why="to see")
 
 
@@ -601,13 +601,20 @@ def test_the_priority_of_a_kind_of_job_orders_the_line(world: World) -> None:
         assert registry.release_router_lock("router-1", job)
 
 
+def test_what_is_raised_within_a_block_is_the_callers_own(registry: Registry) -> None:
+    mine = LockTimeout("of another lock")
+    with pytest.raises(LockTimeout) as caught, registry.router_lock("router-1", "a"):
+        raise mine
+    assert caught.value is mine and not registry.is_router_locked("router-1")
+
+
 def test_a_deadlock_is_told_at_once(registry: Registry) -> None:
     assert registry.acquire_router_lock("r1", "a")
     assert registry.acquire_router_lock("r2", "b")
     waiting = lock(registry, "r2", "a")
-    with pytest.raises(DeadlockDetected, match="b would wait for ever"):
+    with pytest.raises(RegistryDeadlock, match="b would wait for ever"):
         registry.acquire_router_lock("r1", "b", PATIENCE_S)
-    with pytest.raises(DeadlockDetected):
+    with pytest.raises(RegistryDeadlock):
         registry.wait_for_router("r1", PATIENCE_S, job_id="b")
     assert registry.release_router_lock("r2", "b")
     assert waiting.result()
@@ -756,15 +763,18 @@ def test_a_store_that_fails_for_a_moment_is_tried_again(quick_world: World, monk
     assert quick_world.pauses == [0.1, 0.1]
 
 
-@pytest.mark.parametrize(("outcome", "tries"), [("none", 3), ("unknown", 1)])
+@pytest.mark.parametrize(
+    ("outcome", "more", "tries"),
+    [("none", {}, 3), ("unknown", {}, 1), ("none", {"tried": True}, 1), ("none", {"closed": True}, 1)],
+)
 def test_a_store_that_goes_on_failing_is_a_registry_error(
-    quick_world: World, monkeypatch: pytest.MonkeyPatch, outcome: str, tries: int
+    quick_world: World, monkeypatch: pytest.MonkeyPatch, outcome: str, more: dict[str, Any], tries: int
 ) -> None:
     calls = []
 
-    def failing(body: Any, **more: Any) -> Any:
-        calls.append(more["timeout_s"])
-        raise StoreUnavailable("the disk is full", outcome=outcome)
+    def failing(body: Any, *, timeout_s: float, **_: Any) -> Any:
+        calls.append(timeout_s)
+        raise StoreUnavailable("the disk is full", outcome=outcome, **more)
 
     monkeypatch.setattr(quick_world.store, "transact", failing)
     with pytest.raises(RegistryUnavailable, match="the disk is full") as told:

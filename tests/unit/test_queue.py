@@ -1,8 +1,10 @@
 """The queue: accepted in order, one slot, tokens, keys that stand for one request, and bounds."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import heard
+
+DAY_S = 86400.0
 
 
 class Made:
@@ -221,6 +225,89 @@ def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) 
     assert made.queue.change(lambda _, line: line.trim(keep_least=3)) == 2
     assert [r.request_id for r in made.queue.list()] == ids[2:]
     assert made.accept("2", key="k2").request_id == ids[2]
+
+
+def _done(made: Made, prompt: str) -> str:
+    request_id = made.accept(prompt, key=f"k{prompt}").request_id
+    request, token = made.claim()
+    made.queue.complete(request.request_id, token, {})
+    return request_id
+
+
+def test_pruning_takes_what_ended_long_ago_with_its_key_and_tells(made: Made) -> None:
+    old = [_done(made, str(n)) for n in range(3)]
+    made.clock.advance(2 * DAY_S)
+    young = _done(made, "young")
+    runs = made.accept("runs", key="r")
+    made.claim()
+    made.accept("waits", key="w")
+    made.clock.advance(DAY_S - 1)
+    assert made.queue.prune(keep_s=4 * DAY_S) == 0
+    assert made.queue.prune(keep_s=2 * DAY_S) == 3
+    assert [r.payload["prompt"] for r in made.queue.list()] == ["young", "runs", "waits"]
+    assert made.told("gpu") == ["request.pruned"]
+    assert made.accept("young", key="kyoung").request_id == young
+    assert made.accept("runs", key="r").request_id == runs.request_id
+    assert made.accept("0", key="k0").request_id not in old
+
+
+def test_what_ended_within_a_day_is_never_pruned(made: Made) -> None:
+    old = _done(made, "old")
+    made.clock.advance(1)
+    young = [_done(made, str(n)) for n in range(2)]
+    made.clock.advance(DAY_S - 1)
+    assert made.queue.prune(keep_finished=0) == 0
+    made.clock.advance(0.5)
+    assert made.queue.prune(keep_finished=0, keep_s=DAY_S) == 1
+    assert [r.request_id for r in made.queue.list()] == young
+    assert made.accept("1", key="k1").request_id == young[1]
+    assert made.accept("old", key="kold").request_id != old
+
+
+@pytest.mark.parametrize("keep_s", [0, 3600, DAY_S - 1])
+def test_pruning_below_a_day_is_refused_with_the_reason(made: Made, keep_s: float) -> None:
+    _done(made, "a")
+    made.clock.advance(400 * DAY_S)
+    with pytest.raises(InvalidValue, match="a prompt that is asked again would be delivered again"):
+        made.queue.prune(keep_finished=0, keep_s=keep_s)
+    assert len(made.queue.list()) == 1
+
+
+@pytest.mark.parametrize("bounds", [{"keep_finished": -1}, {"keep_s": -1}, {"keep_s": math.inf}, {"keep_s": math.nan}])
+def test_bounds_that_cannot_be_are_refused(made: Made, bounds: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match="give numbers from 0 on"):
+        made.queue.prune(**bounds)
+
+
+def test_pruning_by_the_bounds_of_the_queue_keeps_its_last_requests(made: Made) -> None:
+    for n in range(3):
+        _done(made, str(n))
+    made.clock.advance(400 * DAY_S)
+    assert made.queue.prune() == 0
+    assert made.queue.prune(keep_finished=2) == 1
+    assert made.queue.prune(keep_s=1e300) == 0
+    assert made.queue.prune(keep_s=30 * DAY_S) == 2
+
+
+def test_pruning_passes_by_what_ended_late_in_whatever_place(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.primitives.queue.line.QUEUE_TRIM_MAX", 2)
+    late = [made.accept(f"late {n}").request_id for n in range(3)]
+    done = [made.accept(str(n), express=True).request_id for n in range(4)]
+    for request_id in done:
+        made.queue.cancel(request_id)
+    made.clock.advance(2 * DAY_S)
+    for request_id in late:
+        made.queue.cancel(request_id)
+    assert made.queue.prune(keep_s=DAY_S) == 4
+    assert [r.request_id for r in made.queue.list()] == late
+
+
+def test_trimming_by_itself_is_told_too(made: Made) -> None:
+    _done(made, "a")
+    made.queue.change(lambda _, line: line.trim())
+    assert made.told("gpu") == []
+    made.queue.change(lambda _, line: line.trim(keep=0))
+    assert made.told("gpu") == ["request.pruned"]
 
 
 def test_lists_are_in_order_and_cut_to_the_newest(made: Made) -> None:

@@ -1,9 +1,11 @@
 """RegistryManager: its configuration, and its transaction log."""
 
+import errno
 import json
 import logging
 import os
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import RegistryError, RegistryManager
+from holdfast import RegistryCorruption, RegistryError, RegistryManager
 from holdfast.adapters import journal_mirror
 from holdfast.domains.network import RegistryConfig, configured
 from holdfast.kernel.errors import InvalidValue, RegistryUnavailable
@@ -41,6 +43,59 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:{tmp_path}/store.sqlite"
     monkeypatch.setenv("HOLDFAST_STORE", url)
     return url
+
+
+def test_a_file_that_cannot_be_read_is_tried_as_often_as_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = tmp_path / "lab" / "hosts.json"
+    tries = []
+    opened = os.open
+
+    def failing(path: Any, *more: Any, **others: Any) -> int:
+        if str(path).endswith("hosts.json"):
+            tries.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *more, **others)
+
+    with RegistryManager({"registry_dir": str(hosts.parent), "retry_attempts": 4, "retry_delay": 0}) as manager:
+        manager.register_host(**host(1))
+        # Changed by another, so that it has to be read.
+        hosts.write_text(hosts.read_text() + "\n")
+        monkeypatch.setattr(os, "open", failing)
+        with pytest.raises(RegistryError, match="Input/output error"):
+            manager.register_host(**host(2))
+        monkeypatch.undo()
+    assert len(tries) == 4
+
+
+def test_a_damaged_file_is_an_error_in_the_managers_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hosts = tmp_path / "lab" / "hosts.json"
+    with RegistryManager({"registry_dir": str(hosts.parent), "retry_delay": 0}, logging.getLogger("mine")) as manager:
+        for number in (1, 2):
+            manager.register_host(**host(number))
+        hosts.write_text("{")
+        with caplog.at_level(logging.ERROR, "mine"), pytest.raises(RegistryCorruption) as told:
+            manager.get_host_info("h1")
+        assert told.value.fields["restored"] and manager.get_host_info("h1")
+    assert [(record.name, record.levelname) for record in caplog.records] == [("mine", "ERROR")]
+    assert told.value.message in caplog.text
+
+
+def test_leaked_leases_of_an_older_system_end_by_the_configured_time(tmp_path: Path) -> None:
+    """They say no more than a number of a process and when they began."""
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    began = [("old", 1700000000.5), ("today", time.time()), ("unknown", None), ("text", "yesterday"), ("never", 253402214400)]
+    old = [{"run_id": run, "pid": 4242, "job_type": "quick", "dscp": None, "allocated_at": at} for run, at in began]
+    (folder / "host_leases.json").write_text(json.dumps({"h1": {"router": "router-1", "leases": old}}))
+    with RegistryManager({"registry_dir": str(folder)}) as patient:
+        assert patient.get_host_lease_count("h1") == 5 and patient.sweep().host_leases == 0
+    with RegistryManager({"registry_dir": str(folder), "lease_ttl_s": 86400}) as manager:
+        shown = {lease["run_id"]: lease for lease in manager.list_host_leases("h1")["h1"]["leases"]}
+        assert [run for run, lease in shown.items() if lease["dead"]] == ["old"]
+        assert shown["old"]["expires_at"] == "2023-11-15T22:13:20.500000Z" and shown["unknown"]["expires_at"] is None
+        assert manager.get_host_lease_count("h1") == 4
+        assert manager.sweep().host_leases == 1
+    assert json.loads((folder / "host_leases.json").read_text())["h1"]["leases"] == old[1:]
 
 
 # --- configuration ---
@@ -74,6 +129,7 @@ def test_a_path_asks_for_the_log_unless_it_is_switched_off(said: dict[str, Any],
         ({"lock_timeouts": {"router_lock": "30"}}, "router_lock"),
         ({"enabled": "yes"}, "enabled"),
         ({"retry_attempts": 0}, "retry_attempts"),
+        ({"retry_attempts": 101}, "retry_attempts"),
         ({"retry_delay": float("inf")}, "retry_delay"),
         ({"lease_ttl_s": 0}, "lease_ttl_s"),
         ({"job_priorities": {"quick": 10**6}}, "quick"),
@@ -228,13 +284,27 @@ def test_a_log_that_cannot_be_written_fails_no_change(
     assert operations(log) == [("host.registered", "h1"), ("host.registered", "h2")]
 
 
-def test_a_log_in_a_folder_that_is_not_there_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_logs_folder_is_made(tmp_path: Path) -> None:
+    log = tmp_path / "var" / "log" / "registry.log"
+    with RegistryManager({"transaction_log_path": str(log)}) as manager:
+        manager.register_host(**host(1))
+    assert operations(log) == [("host.registered", "h1")]
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_log_whose_folder_cannot_be_made_is_warned_of_and_not_again_with_each_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     mine = logging.getLogger("mine")
+    (tmp_path / "no").touch()
     with caplog.at_level(logging.INFO, "mine"):
         with RegistryManager({"transaction_log_path": str(tmp_path / "no" / "log")}, mine) as manager:
             manager.register_host(**host(1))
-    assert {record.name for record in caplog.records} == {"mine"}
-    assert "transaction log behind" in caplog.text and "host registered" in caplog.text
+            assert "transaction log behind" in caplog.text and "host registered" in caplog.text
+            caplog.clear()
+            manager.register_host(**host(2))
+            assert {record.name for record in caplog.records} == {"mine"}
+            assert "transaction log behind" not in caplog.text
 
 
 def test_a_log_that_was_rotated_is_begun_anew(manager: RegistryManager, log: Path) -> None:

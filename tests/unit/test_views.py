@@ -18,7 +18,7 @@ from holdfast.views.jobs import job_page, job_picture
 from holdfast.views.locks import lock_page, why_lock
 from holdfast.views.overview import overview
 from holdfast.views.timeline import Stretch, timeline
-from holdfast.views.workflows import swap_picture, why_swap, why_workflow
+from holdfast.views.workflows import advice, swap_picture, why_swap, why_workflow
 
 
 @pytest.fixture
@@ -108,6 +108,35 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
     assert (free.state, free.deeds, free.words) == ("free", (), ("Nobody holds router-9.",))
     assert [line.name for line in lock_page(hf.locks, words="ROUTER-2").lines] == ["router-2"]
     assert lock_page(hf.locks, limit=1).next == "router-1"
+
+
+def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(hf: Holdfast, clock: ManualClock) -> None:
+    job = hf.jobs.register_job(prompt="p", agent="claude", agent_session="tmux:claude-a").job_id
+    hf.locks.acquire(["router-1", "router-2"], by=job)
+    assert hf.locks.explain("router-1").behind == {job: ("no worker, as the job is pending",)}
+    hf.jobs.pick_pending("tmux:claude-a")
+    assert hf.locks.explain("router-1").behind == {job: ("worker tmux:claude-a",)}
+    for name, lease_s in (("gpu", 60), ("over", 5)):
+        _publish(hf, name, session_name="claude-a", lease_s=lease_s)
+    clock.advance(10)
+    assert hf.locks.explain("router-1").behind == {job: ("worker tmux:claude-a", "agent gpu")}
+    assert why_lock(hf.locks, "router-1").words[0].startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← pid ")
+
+
+def test_a_part_of_a_job_has_the_jobs_worker_and_any_other_name_none(hf: Holdfast) -> None:
+    job = hf.jobs.register_job(prompt="p", agent="codex", agent_session="bench").job_id
+    hf.jobs.pick_pending("bench")
+    for by in (f"{job}/left", "no such", "a b / c", "x" * 200):
+        hf.locks.acquire("r", by=by, mode="shared")
+    assert hf.locks.explain("r").behind == {f"{job}/left": ("worker bench",)}
+
+
+def test_a_damaged_job_hides_no_chain(tmp_path: Path) -> None:
+    with connect(f"files:{tmp_path}") as hf:
+        job = hf.jobs.register_job(prompt="p", agent="codex", agent_session="bench").job_id
+        hf.locks.acquire("r", by=job)
+        (tmp_path / "jobs" / f"{job}.json").write_text("{")
+        assert (hf.locks.explain("r").behind, hf.locks.explain("r").status.holds[0].by) == ({}, job)
 
 
 def test_the_timeline_is_put_together_from_journal_and_table(hf: Holdfast, clock: ManualClock) -> None:
@@ -236,6 +265,8 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
     hf.workflows.register("tuning", "llama-70b")
     assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == ("no swap", ("nothing to do",))
+    # Another program's swap asks in its own time.
+    assert "was not yet" in advice(replace(hf.workflows.get("tuning"), preemptible=True), in_the_way=True)
     seen: list[Any] = []
 
     def look(_: object) -> None:

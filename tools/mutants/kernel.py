@@ -72,6 +72,7 @@ MUTANTS = [
     Mutant("a label has no control characters", _NAMES, r"[^\x00-\x1f\x7f-\x9f", r"[^\x00-\x09\x7f-\x9f"),
     Mutant("two labels never share a path", _NAMES, '_SAFE_IN_PATH = frozenset("', '_SAFE_IN_PATH = frozenset("%'),
     # Records.
+    Mutant("a secret is not shown", _CODEC, "... if value and name in self.unshown else value", "value"),
     Mutant("unknown fields are refused", _CODEC, ", forbid_unknown_fields=True", ""),
     Mutant("a record with a naive instant is refused", _CODEC, "if type(at) is datetime and at.tzinfo is None:", "if False:"),
     Mutant(

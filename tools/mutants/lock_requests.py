@@ -157,4 +157,16 @@ MUTANTS = [
         "                self._tallies |= tallies\n",
         "                pass\n",
     ),
+    Mutant(
+        "a dead process gets no sign of life from the one that asked for it",
+        _LOCK_RENEWING,
+        "return probe(process, room.processes, embedded=room.store.embedded) is not Liveness.DEAD",
+        "return True",
+    ),
+    Mutant(
+        "only what is still unread is cleared away",
+        _OVERSIGHT,
+        "(found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision",
+        "tx.get(LOCK_WAITS, row.key)",
+    ),
 ]

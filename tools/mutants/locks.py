@@ -46,7 +46,19 @@ MUTANTS = [
     Mutant(
         "an untouched grant's token is its row's", _RECORD, "if len(lock.holds) == 1 and not lock.holds[0].token:", "if False:"
     ),
-    Mutant("sharers have a bound", _RULES, "if len(holds) >= LOCK_SHARERS_MAX and mode is Mode.SHARED:", "if False:"),
+    Mutant("sharers have a bound", _RULES, "if _full(holds, request):", "if False:"),
+    Mutant(
+        "of as many sharers as may be, one that can leave stands for them all",
+        _RULES,
+        "next((hold for hold in holds if not table.of_job(hold.by)), holds[0])",
+        "holds[0]",
+    ),
+    Mutant(
+        "who waits for room among sharers watches them all",
+        _RULES,
+        "(full or conflict(hold.mode, request.mode))",
+        "conflict(hold.mode, request.mode)",
+    ),
     Mutant(
         "a request queues behind those before it",
         _RULES,
@@ -98,6 +110,24 @@ MUTANTS = [
         _TURNS,
         "        self._remove(request, kind, **data)\n        self.hand_over(request.names)",
         "        self._remove(request, kind, **data)",
+    ),
+    Mutant(
+        "with a dead waiter go those of its process alone",
+        _TURNS,
+        "takewhile(lambda one: one.process == request.process, before)",
+        "before",
+    ),
+    Mutant(
+        "the waiters of a dead process go together",
+        _TURNS,
+        "[request, *self._with_it(request)] if dead else [request]",
+        "[request]",
+    ),
+    Mutant(
+        "what is unknown of one waiter takes no other along",
+        _TURNS,
+        "[request, *self._with_it(request)] if dead else [request]",
+        "[request, *self._with_it(request)]",
     ),
     Mutant(
         "a reaped grant hands over", _TURNS, "        self.hand_over([name for gone in removed for name in gone.names])\n", ""
@@ -197,6 +227,7 @@ MUTANTS = [
         "token = self._store.put_new(LOCKS, [(name, lock) for name in names],",
         "token = self._store.put_new(LOCKS, [(name, lock) for name in names[:1]],",
     ),
+    Mutant("what could not be withdrawn is tried again later", _LOCKS, "behind=lambda: bool(self._room.strays),", ""),
     Mutant("a release frees what was touched too", _LOCKS, "if freed < len(grant.taken):", "if False:"),
     Mutant(
         "a forked child releases nothing of its parent",

@@ -67,8 +67,9 @@ MUTANTS = [
         "oldest = in_order(self._tx, self._queue, ENDED, limit",
         "oldest = in_order(self._tx, self._queue, RequestState, limit",
     ),
-    Mutant("trimming keeps what is young", _LINE, "if dropped >= ended - keep and not old:", "if not old:"),
-    Mutant("the last that ended are kept at any age", _LINE, "old = dropped < ended - keep_least and (", "old = ("),
+    Mutant("trimming keeps what is young", _LINE, "(dropped >= ended - keep and not old)", "not old"),
+    Mutant("the last that ended are kept at any age", _LINE, "old = dropped < ended - keep_least and at", "old = at"),
+    Mutant("what ended within a day is not pruned", _LINE, "if (spare_s and at >= spared) or (", "if ("),
     Mutant(
         "requests are in order of arrival",
         _LINE,

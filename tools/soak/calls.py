@@ -65,8 +65,8 @@ class Caller:
         while time.monotonic() < end_s:
             try:
                 answer = self._sent(method, path, fields)
-            except ConnectionRefusedError:
-                # It was killed, and another is not there yet.
+            except ConnectionError:
+                # It was killed, before it was asked or while it was dialled, and another is not there yet.
                 answer = None
             if answer is not None and not to_be_repeated(answer):
                 return answer
@@ -75,7 +75,7 @@ class Caller:
         raise Unheard
 
     def _sent(self, method: str, path: str, fields: dict[str, object] | None) -> Answer | None:
-        """What one of the servers says; None when there is none. Raises Unheard, ConnectionRefusedError."""
+        """What one of the servers says; None when there is none. Raises Unheard, and ConnectionError when nothing was asked."""
         servers = self._folder.instances()
         if not servers:
             return None

@@ -1,8 +1,6 @@
 """The programs of others beside a soak: the broker, and the database."""
 
-import contextlib
 import os
-import select
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,8 +8,6 @@ from pathlib import Path
 
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import Broker
-
-_DEATH_MS = 30_000
 
 
 class _Restarted(ABC):
@@ -75,12 +71,8 @@ class Database(_Restarted):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._asleep: list[int] = []
+        self.stopped = False
         self.serves = True
-
-    @property
-    def stopped(self) -> bool:
-        return bool(self._asleep)
 
     def up(self) -> None:
         self._server.start()
@@ -89,14 +81,8 @@ class Database(_Restarted):
     def kill(self) -> bool:
         if not self.serves:
             return False
-        # Stopped first, so that it begins no other process meanwhile.
-        os.kill(self._server.pid, signal.SIGSTOP)
-        sessions = children(self._server.pid)
         self._server.kill()
-        # The next one cannot begin while one of them has the memory that they share.
-        for session in sessions:
-            _kill(session)
-        self._asleep, self.serves = [], False
+        self.serves = self.stopped = False
         return True
 
     def end(self) -> None:
@@ -104,41 +90,9 @@ class Database(_Restarted):
         self.serves, self._ended = False, True
 
     def stop(self) -> None:
-        os.kill(self._server.pid, signal.SIGSTOP)
-        self._asleep = [*children(self._server.pid), self._server.pid]
-        for pid in self._asleep[:-1]:
-            _send(pid, signal.SIGSTOP)
+        self._server.freeze()
+        self.stopped = True
 
     def go_on(self) -> None:
-        # The first is the last to go on: until then it hears of nobody's end, and their ids are nobody else's.
-        for pid in self._asleep:
-            _send(pid, signal.SIGCONT)
-        self._asleep = []
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has begun."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _send(pid: int, number: int) -> None:
-    # One that was just ending may be gone.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _kill(pid: int) -> None:
-    """Kill a process that is not our child, and wait for its end."""
-    try:
-        session = os.pidfd_open(pid)
-    except ProcessLookupError:
-        # It has noticed by itself that the first is gone.
-        return
-    try:
-        _send(pid, signal.SIGKILL)
-        waiting = select.poll()
-        waiting.register(session, select.POLLIN)
-        if not waiting.poll(_DEATH_MS):
-            raise RuntimeError(f"{pid}, a session of PostgreSQL, outlives its own SIGKILL")
-    finally:
-        os.close(session)
+        self._server.go_on()
+        self.stopped = False

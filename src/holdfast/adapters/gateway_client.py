@@ -15,8 +15,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.domains.gateway.drafting import check_prompt
 from holdfast.domains.gateway.gateway import Action
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
+from holdfast.domains.gateway.status import left_by
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
@@ -71,7 +73,8 @@ class GatewayClient:
         self._given = None if url is None or token is None else _address(url, token)
 
     def status(self) -> Document:
-        """How gateway and agent are doing. Without a gateway that answers: what the last one left, as `not_attached`.
+        """How gateway and agent are doing. Without a gateway that answers: what is still true of the last status, as
+        `not_attached`.
 
         Raises NotFound when there never was one.
         """
@@ -81,7 +84,7 @@ class GatewayClient:
             left = self.folder.state()
             if left is None:
                 raise NotFound(f"there never was a gateway of {self.agent} here: {self._advice()}", agent=self.agent) from None
-        plain: Document = msgspec.to_builtins(msgspec.structs.replace(left, gateway_health="not_attached"))
+        plain: Document = msgspec.to_builtins(left_by(left))
         return plain
 
     def prompt(
@@ -94,8 +97,10 @@ class GatewayClient:
     ) -> Document:
         """Hand in a prompt, and return its request: as it was accepted, or when it has ended or `wait_s` is over.
 
-        A lost answer is asked for again, by a key that makes that safe.
+        A lost answer is asked for again, by a key that makes that safe. Raises InvalidValue for a prompt that cannot be one.
         """
+        # Here too: a server does not read a body that is too large, and its client may learn of it by a broken connection.
+        check_prompt(text)
         return self._requested("submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch)
 
     def interrupt(self, *, wait_s: float = 0, idempotency_key: str | None = None) -> Document:
@@ -125,6 +130,15 @@ class GatewayClient:
         """Decide what becomes of the requests that wait for an earlier instance of the agent."""
         body: Document = {"action": action, "epoch": epoch}
         return self._asked("POST", "/v1/reconcile", body=body | ({} if requests is None else {"requests": list(requests)}))
+
+    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> Document:
+        """Remove finished requests beyond the bounds (those that a queue keeps by itself unless told), with their idempotency
+        keys; say how many. Those that ended within a day stay, and InvalidValue is raised for a `keep_s` below that.
+
+        A lost answer is asked for again; then it says how many were left to remove, and the journal how many went before."""
+        told = {"keep_finished": keep_finished, "keep_s": keep_s}
+        body = {name: value for name, value in told.items() if value is not None}
+        return self._asked("POST", "/v1/prune", body=body, more_s=GATEWAY_WAIT_MAX_S, repeatable=True)
 
     def detach(self) -> Document:
         """Stop the gateway. What was accepted waits for the next one."""
@@ -166,26 +180,33 @@ class GatewayClient:
         body: Document | None = None,
         key: str | None = None,
         more_s: float = 0,
+        repeatable: bool = False,
     ) -> Document:
         """Ask; and again after a lost answer, where that cannot do anything twice."""
         headers = {} if key is None else {"Idempotency-Key": key}
         target = path if params is None else f"{path}?{urlencode(params)}"
-        tries = self._tries if method == "GET" or key is not None else 1
+        tries = self._tries if method == "GET" or key is not None or repeatable else 1
+        lost: Unavailable | None = None
         for left in reversed(range(tries)):
-            with closing(self._connected(self._timeout_s + more_s)) as connection:
-                try:
+            try:
+                with closing(self._connected(self._timeout_s + more_s)) as connection:
                     answer = self._sent(connection, method, target, headers, body)
                     status, content = answer.status, answer.read()
-                except _LOST as error:
-                    if not left:
-                        raise self._away(error, outcome="none" if method == "GET" else "unknown") from None
-                    # A gateway that begins again tells nobody when it listens.
-                    time.sleep(_AGAIN_S)
-                    continue
-            if 200 <= status < 300:
-                return msgspec.json.decode(content, type=dict[str, Any])
-            raise _error(status, content)
-        raise AssertionError("unreachable")
+            except _LOST as error:
+                lost = self._away(error, outcome="none" if method == "GET" else "unknown")
+            except Unavailable:
+                if lost is None:
+                    raise
+            else:
+                if 200 <= status < 300:
+                    return msgspec.json.decode(content, type=dict[str, Any])
+                raise _error(status, content)
+            if left:
+                # A gateway that begins again tells nobody when it listens.
+                time.sleep(_AGAIN_S)
+        # Whether what was asked first was done is not known, though nobody was there to be asked again.
+        assert lost is not None
+        raise lost
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
         """A connection to the gateway, and to nobody else. Raises Unavailable when there is none: nothing was asked then."""

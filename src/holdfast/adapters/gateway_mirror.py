@@ -9,10 +9,9 @@ import os
 import threading
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
 from holdfast.domains.gateway import Gateway, Status
+from holdfast.domains.gateway.status import left_by
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import GATEWAY_EVENTS_BYTES_MAX
@@ -61,7 +60,7 @@ class Mirror:
             # Another gateway has taken over, and the files are its own now.
             return
         self._guarded(self._step)
-        self._guarded(lambda: self._folder.write_state(replace(self._gateway.status(), gateway_health="not_attached")))
+        self._guarded(lambda: self._folder.write_state(left_by(self._gateway.status())))
         self._folder.remove_instance()
 
     def _follow(self) -> None:

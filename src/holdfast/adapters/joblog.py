@@ -26,7 +26,7 @@ from holdfast.adapters.flock import FlockContender, FlockGuard
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
-from holdfast.kernel.errors import HoldfastError, InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidName, InvalidValue
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal, Lag
@@ -97,9 +97,9 @@ class JobLog:
             return len(seen)
 
     def jobs(self) -> list[str]:
-        """The ids of all jobs that are logged here."""
+        """The ids of all jobs that are logged here. Folders that are no job's are passed over."""
         try:
-            return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+            return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and _is_job_id(path.name))
         except FileNotFoundError:
             return []
 
@@ -108,16 +108,22 @@ class JobLog:
         return _document(self._home(job_id) / "meta.json")
 
     def status(self, job_id: str) -> dict[str, Any] | None:
-        """The job's status; None if it is not logged."""
-        return _document(self._home(job_id) / "status.json")
+        """The job's status; None if it is not logged. Of a file that another program wrote without one it is `unknown`."""
+        found = _document(self._home(job_id) / "status.json")
+        if found is None:
+            return None
+        said = found.get("status")
+        return {**found, "job_id": job_id, "status": said if isinstance(said, str) else "unknown"}
 
     def events(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """What happened, oldest first. A line that is no JSON, as a full disk may leave one, is passed over."""
+        """What happened, oldest first. A line that is no JSON object, as a full disk may leave one, is passed over."""
         try:
             with (self._home(job_id) / "events.ndjson").open("rb") as file:
                 for line in file:
                     with contextlib.suppress(ValueError):
-                        yield json.loads(line)
+                        told = json.loads(line)
+                        if isinstance(told, dict):
+                            yield told
         except FileNotFoundError:
             return
 
@@ -184,7 +190,7 @@ class JobLog:
         home = self._home(job_id)
         make_one_folder(home, self._access)
         mine = {entry.revision for entry in entries}
-        others = [line for line in self.events(job_id) if isinstance(line, dict) and line.get("revision") not in mine]
+        others = [line for line in self.events(job_id) if line.get("revision") not in mine]
         # By time, and those of this journal in its order, whatever a stepped clock says.
         lines = heapq.merge(others, map(_line, entries), key=_moment)
         self._replace(home / "events.ndjson", b"".join(map(_encoded, lines)))
@@ -259,6 +265,14 @@ def _known(path: Path, size: int | None) -> set[bytes]:
             return set(file.read().splitlines(keepends=True))
     except FileNotFoundError:
         return set()
+
+
+def _is_job_id(name: str) -> bool:
+    try:
+        check_job_id(name)
+    except InvalidName:
+        return False
+    return True
 
 
 def _moment(line: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, dress, open_file
+from holdfast.access import PRIVATE, Access, dress, make_folder, open_file
 from holdfast.adapters.durable_write import sync_folder
 from holdfast.adapters.flock import FlockContender
 from holdfast.kernel.codec import to_json
@@ -48,8 +48,8 @@ class JournalMirror:
     processes, and when another program appends lines of its own, which are left as they are. The file may be moved away or
     emptied; it is begun anew, for whom `access` says. A link is not followed. Not promised: that a line is there when
     `catch_up` returns, since another process may be at it; nor, once the mark is lost, that no line comes again that was moved
-    away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, and made good by the
-    next call.
+    away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, once until it goes well
+    again or fails in another way, and made good by the next call.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class JournalMirror:
         self._journal = journal
         self._telling = telling
         self._warn = warn
+        self._warned = ""
         if from_now:
             self._begin()
 
@@ -80,9 +81,11 @@ class JournalMirror:
             # Not for ever: who is kept at it by the others leaves the rest to the next call.
             for _ in range(_ROUNDS_MAX):
                 if not self._copied():
-                    return
+                    break
         except (OSError, HoldfastError) as error:
-            self._warn(self._path, error)
+            self._trouble(error)
+        else:
+            self._warned = ""
 
     def lag(self) -> Lag:
         """How far the file is behind the journal. Raises OSError when its mark cannot be read."""
@@ -146,8 +149,15 @@ class JournalMirror:
         try:
             if not self._mark_path.exists():
                 _, cursor = self._journal.tail(1)
+                make_folder(self._mark_path.parent, self._access)
                 self._make_mark(_Mark(cursor, *_inode_and_size(self._path)))
         except (OSError, HoldfastError) as error:
+            self._trouble(error)
+
+    def _trouble(self, error: Exception) -> None:
+        """Warn of it, unless it is what the last warning was of: every change would bring another."""
+        if (told := str(error)) != self._warned:
+            self._warned = told
             self._warn(self._path, error)
 
     def _make_mark(self, mark: _Mark) -> None:

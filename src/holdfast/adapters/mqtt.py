@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.domains.jobs.reach import Reach
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
-from holdfast.kernel.wording import installing
 
 if TYPE_CHECKING:
     import paho.mqtt.client as paho
@@ -62,7 +62,7 @@ class Publisher:
             told.wait_for_publish(self._timeout_s)
             acknowledged = told.is_published()
         except (ValueError, RuntimeError):
-            acknowledged = False
+            raise _unavailable(self._reach, "the connection is gone") from None
         if not acknowledged:
             raise _unavailable(self._reach, f"it acknowledged nothing for {self._timeout_s:g} s")
 

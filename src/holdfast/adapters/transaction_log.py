@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.kernel import clock
 from holdfast.kernel.store import Entry
@@ -19,14 +20,14 @@ TOLD = ("host.", "host_lease.", "neighbor_lease.", "lock.")
 """How the kinds of entries begin that are the registry's."""
 
 
-def transaction_log(path: Path, journal: Journal, logger: logging.Logger) -> JournalMirror:
+def transaction_log(path: Path, journal: Journal, logger: logging.Logger, access: Access = PRIVATE) -> JournalMirror:
     """The log in a file, beginning with what happens from now on if it is new. A path that is a link is followed, here once."""
 
     def warn(behind: Path, error: Exception) -> None:
         logger.warning("transaction log behind path=%s: %s; it goes on with the next change", behind, error)
 
     path = Path(os.path.realpath(path))
-    return JournalMirror(path, path.with_name(path.name + ".cursor"), journal, _line, warn, from_now=True)
+    return JournalMirror(path, path.with_name(path.name + ".cursor"), journal, _line, warn, from_now=True, access=access)
 
 
 def _line(entry: Entry) -> dict[str, Any] | None:

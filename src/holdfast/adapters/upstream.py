@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
-from holdfast.kernel.wording import installing
+from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable, UpstreamUnavailable
+from holdfast.kernel.extras import installing
 
 _DETAIL_CHARS_MAX = 500
 
 
 class Upstream:
-    """A server at a base URL. Raises InvalidValue for what is no URL, or when httpx is not installed."""
+    """A server at a base URL. Raises InvalidValue for what is no URL, and Unavailable when httpx is not installed."""
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
         try:
             import httpx
         except ImportError:
-            raise InvalidValue(f"this adapter needs httpx: {installing('server')}") from None
+            raise Unavailable(f"this adapter needs httpx: {installing('server')}", outcome="none") from None
         parts = _parts(base_url)
         assert parts.hostname is not None
         # Without the name and password in it: this goes into errors, the status and the journal.

@@ -8,8 +8,8 @@ from importlib import metadata
 from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import store_origin
 from holdfast.doctor.finding import Finding, fail, ok, warn
+from holdfast.kernel.extras import installing
 from holdfast.kernel.settings import Settings
-from holdfast.kernel.wording import installing
 from holdfast.upkeep import Upkeep
 
 

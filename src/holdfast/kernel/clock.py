@@ -6,8 +6,8 @@ from typing import Protocol
 
 from holdfast.kernel.errors import InvalidValue
 
-# The zone may be missing here, so that `aware` can say what is wrong with that.
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
+# The zone may be missing here, so that `aware` can say what is wrong with that. Compiled when first used: few programs do.
+_RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
 
 
 class Clock(Protocol):
@@ -44,7 +44,7 @@ def render(at: datetime) -> str:
 def parse(text: str, what: str = "timestamp") -> datetime:
     """Read an RFC 3339 instant. Raises InvalidValue for anything else, naive ones included."""
     try:
-        at = datetime.fromisoformat(text.upper() if _RFC_3339.fullmatch(text) else "")
+        at = datetime.fromisoformat(text.upper() if re.fullmatch(_RFC_3339, text, re.ASCII) else "")
     except ValueError:
         raise InvalidValue(
             f"{what} {text[:40]!r} is not an RFC 3339 instant: write it like 2026-01-31T12:00:00Z", what=what
@@ -53,5 +53,17 @@ def parse(text: str, what: str = "timestamp") -> datetime:
 
 
 def after(at: datetime, seconds: float) -> datetime:
-    """Return the instant `seconds` after `at`."""
+    """Return the instant `seconds` after `at`. Raises OverflowError beyond the calendar."""
     return at + timedelta(seconds=seconds)
+
+
+def ago(now: datetime, seconds: float) -> datetime:
+    """Return the instant `seconds` before `now`, or the calendar's beginning where that is before it: who keeps things for that
+    long keeps all of them."""
+    try:
+        return after(now, -seconds)
+    except OverflowError:
+        return _BEGINNING
+
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)

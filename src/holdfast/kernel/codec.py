@@ -6,7 +6,7 @@ Unknown fields, wrong types, missing fields and naive timestamps are refused, on
 from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -40,6 +40,21 @@ class Record(Value, frozen=True, kw_only=True):
     """What a space keeps. The version of its model travels inside it."""
 
     schema_version: int = 1
+
+
+class Discreet:
+    """Beside a value that holds secrets: Python shows it without the fields in `unshown`, wherever it is printed or logged."""
+
+    __slots__ = ()
+    __struct_fields__: ClassVar[tuple[str, ...]]
+    unshown: ClassVar[frozenset[str]] = frozenset()
+
+    def __rich_repr__(self, /) -> list[tuple[str, Any]]:
+        fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, ... if value and name in self.unshown else value) for name, value in fields]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 def to_json(value: Any) -> bytes:

@@ -15,7 +15,8 @@
       Misuse           the caller's own mistake; a ValueError too
         InvalidName  InvalidValue
       RegistryError    of the registry of hosts, routers and neighbours; each kind is also one of those above
-        RegistryNotFound  RegistryHeld  RegistryCollision  RegistryLockTimeout  RegistryCorruption  RegistryUnavailable
+        RegistryNotFound  RegistryHeld  RegistryCollision  RegistryDeadlock  RegistryLost  RegistryLockTimeout
+        RegistryCorruption  RegistryUnavailable
 
 A message says what was wrong, who holds it where that is known, and what to do next. Fields carry the same facts for
 programs. Every error survives pickling with its message, code and fields.
@@ -286,6 +287,18 @@ class RegistryCollision(RegistryError, Collision):
     code = "registry_collision"
 
 
+class RegistryDeadlock(RegistryError, DeadlockDetected):
+    """Waiting for the router would close a cycle; the fields name it."""
+
+    code = "registry_deadlock"
+
+
+class RegistryLost(RegistryError, LeaseLost):
+    """The router was taken away from the job: stop work on it now."""
+
+    code = "registry_lost"
+
+
 class RegistryLockTimeout(RegistryError, LockTimeout):
     """A router, or the registry itself, could not be had in time; nothing was changed."""
 
@@ -357,6 +370,8 @@ STATUS: Mapping[str, Status] = {
     "registry_not_found": Status(1, 404),
     "registry_held": Status(4, 409),
     "registry_collision": Status(4, 409),
+    "registry_deadlock": Status(4, 409),
+    "registry_lost": Status(4, 409),
     "registry_lock_timeout": Status(5, 504),
     "registry_corruption": Status(7, 500),
     "registry_unavailable": Status(6, 503),

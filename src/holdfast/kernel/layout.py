@@ -5,7 +5,9 @@ in a folder that people read, and such a store keeps them elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from holdfast.kernel.codec import Record
 
@@ -14,7 +16,7 @@ R = TypeVar("R", bound=Record)
 Document = dict[str, Any]
 
 
-class Wire(NamedTuple, Generic[R]):
+class Wire(Struct, Generic[R], frozen=True):
     """The form of one record in a file.
 
     `write` makes the document of a record. `read` makes the record under a key of a document, and raises ValueError (that of
@@ -26,7 +28,7 @@ class Wire(NamedTuple, Generic[R]):
     read: Callable[[str, Document], R]
 
 
-class OneFile(NamedTuple, Generic[R]):
+class OneFile(Struct, Generic[R], frozen=True):
     """All records of a space in one JSON file, which may be shared with other spaces.
 
     `part` names the member of the file's object that is this space's; None: the whole object. `spread` takes that value apart
@@ -43,7 +45,7 @@ class OneFile(NamedTuple, Generic[R]):
     gather: Callable[[Mapping[str, Document]], Any] = dict
 
 
-class FilePerRecord(NamedTuple, Generic[R]):
+class FilePerRecord(Struct, Generic[R], frozen=True):
     """One JSON file for each record; `name` has `{key}` in it once, as in `{key}.json` and `{key}/record.json`."""
 
     folder: str
@@ -51,7 +53,7 @@ class FilePerRecord(NamedTuple, Generic[R]):
     wire: Wire[R]
 
 
-class Sign(NamedTuple, Generic[R]):
+class Sign(Struct, Generic[R], frozen=True):
     """A file for each record that shows it to people and is never read back: for volatile records, whose truth is elsewhere.
 
     `show` says what stands in it; None: nothing is to be shown, and the file goes.

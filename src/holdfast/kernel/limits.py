@@ -126,6 +126,9 @@ LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0
 LOCK_WATCHED_MAX = 64
 """Most processes whose death one waiter is told of by the kernel; of more, it asks now and then."""
 
+LOCK_REAPED_MAX = 250
+"""Most waiters of one dead process that are taken out of a queue in one step: others must have their turns in between."""
+
 LOCK_STATISTICS_MAX = 10_000
 """Most resources with statistics of their own; what comes beyond is summed up together."""
 
@@ -192,6 +195,9 @@ TMUX_ANSWER_S = 5.0
 TMUX_START_S = 15.0
 """How long it may take to start a tmux session: its server may have to begin first, and to read the user's configuration."""
 
+AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S
+"""How long an id is kept for an agent that `agents start` has yet to bring up: should that be killed, it is free again soon."""
+
 TMUX_SILENCE_S = 10.0
 """How long a tmux that did not answer is not asked again whether a session is there: whoever has many questions waits once."""
 
@@ -219,6 +225,9 @@ QUEUE_TRIM_EVERY = 64
 
 QUEUE_TRIM_MAX = 256
 """Most finished requests dropped at one look."""
+
+QUEUE_PRUNE_LEAST_S = 24 * 3600.0
+"""How long ago a request must have ended for a person to drop it: until then its idempotency key may be asked again."""
 
 PROMPT_BYTES_MAX = 256 << 10
 """Longest prompt in UTF-8. With the answer beside it, a request stays within a record's bound."""
@@ -266,6 +275,12 @@ bytes of one at most."""
 HTTP_HEADER_BYTES_MAX = 32 << 10
 """Largest head of an HTTP request."""
 
+HTTP_REFUSED_BYTES_MAX = 8 << 20
+"""How much of a body is heard out, unread, behind a refusal that did not need it, so that its client gets to see the answer."""
+
+HTTP_REFUSED_S = 1.0
+"""How long the next piece of such a body is waited for."""
+
 HTTP_STOP_S = 5.0
 """How long a server that is told to stop waits for the answers it is giving."""
 
@@ -298,6 +313,9 @@ SERVER_WAIT_MAX_S = 25.0
 
 SERVER_TOLD_MAX = 4096
 """How many grants a server remembers that it told of, or gave back, so that no other is told of one that it gives back."""
+
+SERVER_REAP_EVERY_S = 2.0
+"""How often a server looks for jobs whose workers died or whose time is over."""
 
 SERVER_LINK_S = 600.0
 """How long a one-time link can be used."""

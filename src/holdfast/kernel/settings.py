@@ -106,8 +106,8 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.retry_attempts < 1 or not 0 <= self.retry_delay < float("inf"):
-            raise InvalidValue("retry_attempts must be 1 or more, and retry_delay a number of seconds, 0 or more")
+        if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay <= 60):
+            raise InvalidValue("retry_attempts must be 1 to 100, and retry_delay 0 to 60 seconds")
         if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
             raise InvalidValue("lease_ttl_s must be a positive number of seconds; leave it out for none")
         for job_type, priority in self.job_priorities.items():

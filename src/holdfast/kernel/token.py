@@ -4,7 +4,8 @@ A token is the revision of the transaction that granted a claim. Its upper bits 
 begins a new era when it is made, when it is restored from a backup, and for each new volatile file. An era is the number of
 seconds since 2025 or, if that is not beyond the last era known, that era plus one. So a restored store, which cannot know
 what it gave out after its backup, is ahead of it all the same. A counter that runs over simply carries into the era: only 4
-million grants a second could reach an era that time has not passed.
+million grants a second could reach an era that time has not passed. It may reach the era of another file of the same store,
+which has its own records: of a record, and of all others in its file, no token is given twice.
 
 Tokens stay under 2**53 until 2093, so that JavaScript and jq read them exactly.
 """

@@ -59,7 +59,7 @@ class Journal:
         """Drop what is beyond the bounds (the configured ones unless told) and return how many entries that were."""
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
-        return tx.trim(keep=keep, before=clock.after(tx.now, -age_s))
+        return tx.trim(keep=keep, before=clock.ago(tx.now, age_s))
 
     def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
         """The last entries, oldest first, and the cursor to follow on from."""

@@ -46,8 +46,9 @@ K = TypeVar("K", bound=Kept)
 
 class Keeper(Generic[K]):
     """What this process holds. `renew` is given what is due, or everything after a notice to the topic, and returns what is
-    gone; `tick` is called every few seconds for what else is to be done in the background. What is over by this process's clock
-    is lost at that moment, whether or not the store answers."""
+    gone; `tick` is called every few seconds for what else is to be done in the background, and as long as `behind` says that
+    some of that is left the thread does not end for want of work. What is over by this process's clock is lost at that moment,
+    whether or not the store answers."""
 
     def __init__(
         self,
@@ -57,12 +58,14 @@ class Keeper(Generic[K]):
         renew: Callable[[list[K]], list[K]],
         renew_every_s: float,
         tick: Callable[[], None] = lambda: None,
+        behind: Callable[[], bool] = lambda: False,
         tick_every_s: float = float("inf"),
     ) -> None:
         self._store = store
         self._topic = topic
         self._renew = renew
         self._tick = tick
+        self._behind = behind
         self._renew_every_s = renew_every_s
         self._wake_every_s = min(tick_every_s, renew_every_s)
         self._endings = Endings(lambda: list(self._held.values()), self._over)
@@ -154,11 +157,11 @@ class Keeper(Generic[K]):
 
     def _done(self, idle_since_s: float) -> bool:
         with self._mutex:
-            idle = not self._held and time.monotonic() - idle_since_s > _IDLE_S
+            idle = not self._held and not self._behind() and time.monotonic() - idle_since_s > _IDLE_S
             if not self._closed and not idle:
                 return False
             thread, self._thread = self._thread, None
-            if self._held and not self._closed:
+            if (self._held or self._behind()) and not self._closed:
                 # Added in between, by one that saw this thread still there.
                 self._thread = thread
                 return False

@@ -21,11 +21,13 @@ from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damag
 from holdfast.stores import plain
 from holdfast.stores.ranks import Ranks
 from holdfast.stores.scoping import (
+    ENDED,
     check_entry,
     check_key,
     check_limit,
     check_texts,
     cursor_at,
+    has_ended,
     index_number,
     new_journal,
     out_of_scope,
@@ -88,8 +90,11 @@ class MemoryStore:
         same_residence(spaces)
         with self._turn(timeout_s):
             tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
-            result = body(tx)
-            self._world = tx.world()
+            try:
+                result = body(tx)
+                self._world = tx.world()
+            finally:
+                tx.end()
         for topic in tx.topics:
             self._board.notify(topic)
         return result
@@ -104,7 +109,11 @@ class MemoryStore:
         self._check_open()
         spaces = spaces_of(scope)
         same_residence(spaces)
-        return body(_MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces}))
+        tx = _MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces})
+        try:
+            return body(tx)
+        finally:
+            tx.end()
 
     def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
         return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
@@ -121,6 +130,7 @@ class MemoryStore:
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
         self._check_open()
+        check_limit(limit)
         entries = self._world.journal
         if reverse:
             end = cursor_at(self._journal, [entries[-1].revision]) if entries else BEGINNING
@@ -203,6 +213,10 @@ class _MemoryReadTx:
         shelf = self._shelf(space)
         return len(shelf.records) if index is None else shelf.ranks.count(index_number(space, index), *span(match))
 
+    def end(self) -> None:
+        """From here on it can do nothing: its records are the store's."""
+        self._names = ENDED
+
     def _shelf(self, space: Space[Any]) -> _Shelf:
         if space.name not in self._names:
             raise out_of_scope(space)
@@ -251,6 +265,7 @@ class _MemoryTx(_MemoryReadTx):
         return None
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+        self._check_current()
         check_texts(actor, kind, subject)
         check_entry(data)
         revision = self._last + 1 if self._appended else self.revision
@@ -261,6 +276,7 @@ class _MemoryTx(_MemoryReadTx):
         return revision
 
     def trim(self, *, keep: int, before: datetime) -> int:
+        self._check_current()
         entries = self._journal
         # The newest stays whatever a stepped clock says of its age.
         kept = tuple(e for age, e in enumerate(entries[::-1]) if age == 0 or (age < keep and e.at >= before))[::-1]
@@ -272,6 +288,10 @@ class _MemoryTx(_MemoryReadTx):
 
     def world(self) -> _World:
         return _World(self._shelves, self._journal, self._last)
+
+    def _check_current(self) -> None:
+        if self._names is ENDED:
+            raise has_ended()
 
     def _set(self, space: Space[Any], key: str, stored: _Stored | None) -> _Stored | None:
         """Put a record in, or take it out; return the one that was there."""

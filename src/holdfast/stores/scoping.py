@@ -27,6 +27,25 @@ def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
     return Plan(spaces, frozenset(space.name for space in spaces), same_residence(spaces))
 
 
+def has_ended() -> InvalidValue:
+    """A transaction was used outside of its body."""
+    return InvalidValue("this transaction has ended: use `tx` only inside its body")
+
+
+class _Ended:
+    """Refuses whatever is asked of it."""
+
+    def __contains__(self, _: object) -> bool:
+        raise has_ended()
+
+    def __getattr__(self, _: str) -> Any:
+        raise has_ended()
+
+
+ENDED: Any = _Ended()
+"""What a transaction has in the place of its scope and connection once it has ended: they may be another's by then."""
+
+
 def same_residence(spaces: Sequence[Space[Any]]) -> bool:
     """True when the spaces are volatile, False when durable. Raises InvalidValue for a mixture, which no embedded store
     could commit as one."""

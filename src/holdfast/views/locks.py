@@ -5,7 +5,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.primitives.locks import Locks
 from holdfast.primitives.locks.paging import LockLine
-from holdfast.primitives.locks.picture import Alive, Blockage, HoldStatus, LockStatus, WaitStatus
+from holdfast.primitives.locks.picture import Alive, Explanation, HoldStatus, LockStatus, WaitStatus
 from holdfast.views.why import Deed, Fact, Tone, Why, known
 
 _SHOWN = 20
@@ -82,7 +82,7 @@ def why_lock(locks: Locks, name: str) -> Why:
         title=name,
         state=state,
         tone=tone,
-        words=(*_chain(found.status, found.blockages), *_line_words(found.status)),
+        words=(*_chain(found), *_line_words(found.status)),
         facts=tuple(fact for hold in found.status.holds[:_SHOWN] for fact in _facts(hold, found.status)),
         advice=found.advice,
         deeds=(_kick(found.status),) if held else (),
@@ -129,14 +129,17 @@ def _names(status: LockStatus) -> str:
     return ", ".join(hold.by for hold in status.holds[:_SHOWN])
 
 
-def _chain(status: LockStatus, blockages: tuple[Blockage, ...]) -> list[str]:
-    if not status.holds:
-        return [f"Nobody holds {status.name}."]
-    told = [f"{status.name} ← {hold.by} ← {process_words(hold.process, hold.alive)}" for hold in status.holds[:_SHOWN]]
-    for blockage in blockages[:_SHOWN]:
+def _chain(found: Explanation) -> list[str]:
+    status = found.status
+    told = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [f"Nobody holds {status.name}."]
+    for blockage in found.blockages[:_SHOWN]:
         for hold in blockage.holds:
-            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {hold.by} ← {process_words(hold.process, hold.alive)}")
+            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
     return told
+
+
+def _holder(hold: HoldStatus, found: Explanation) -> str:
+    return " ← ".join((hold.by, *found.behind.get(hold.by, ()), process_words(hold.process, hold.alive)))
 
 
 def _line_words(status: LockStatus) -> list[str]:

@@ -134,6 +134,8 @@ def advice(workflow: Workflow, in_the_way: bool) -> str:
         return "nothing to do"
     if workflow.preempt is Preempt.IGNORED:
         return f"it was asked to yield and did not: look at {who(workflow.owner)}"
+    if workflow.preemptible and workflow.preempt is Preempt.NONE:
+        return "it may be asked to yield, and was not yet"
     if workflow.preemptible:
         return "it was asked to yield, and does so at its next safe point"
     return f"it cannot be asked to yield: wait for its end, or end {who(workflow.owner)} yourself"

@@ -64,7 +64,8 @@ def _refuse_tmux_names(store: Store, asked: str) -> None:
         )
 
 
-def _manifest(files: Files, record: Agent) -> Manifest:
+def manifest_in(files: Files, record: Agent) -> bytes:
+    """What the manifest of a record holds, whatever it is. Raises ManifestPathRelative, ManifestMissing and ManifestInvalid."""
     path = record.runtime.manifest_path
     facts = {"agent_id": record.agent_id, "manifest_path": path}
     if not os.path.isabs(path):
@@ -80,10 +81,20 @@ def _manifest(files: Files, record: Agent) -> Manifest:
         raise ManifestMissing(
             f"the manifest {path} of {record.agent_name} is gone: start the agent again, or publish where it is now", **facts
         )
+    return data
+
+
+def not_trusted(record: Agent, why: str) -> ManifestInvalid:
+    """Its manifest is none."""
+    path = record.runtime.manifest_path
+    return ManifestInvalid(f"the manifest {path} is not to be trusted: {why}", agent_id=record.agent_id, manifest_path=path)
+
+
+def _manifest(files: Files, record: Agent) -> Manifest:
     try:
-        manifest = manifests.from_json(data)
+        manifest = manifests.from_json(manifest_in(files, record))
     except InvalidValue as error:
-        raise ManifestInvalid(f"the manifest {path} is not to be trusted: {error.message}", **facts) from None
+        raise not_trusted(record, error.message) from None
     check_own(record, manifest.agent_id, manifest.agent_name)
     return manifest
 

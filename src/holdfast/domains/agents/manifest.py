@@ -10,11 +10,12 @@ import msgspec
 from holdfast.domains.agents.record import AgentKey, PathText, Text
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import MANIFEST_BYTES_MAX
+from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, MANIFEST_BYTES_MAX
 
 FILE_NAME = "manifest.json"
 
-Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)]
+Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
 
 
@@ -30,6 +31,9 @@ class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"
     interrupt: Literal["C-c", "Escape"] = "C-c"
     quiet_ms: Milliseconds = 400
     ready_regex: Text | None = None
+    socket_name: Text | msgspec.UnsetType = msgspec.UNSET
+    socket_path: PathText | msgspec.UnsetType = msgspec.UNSET
+    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
 
 
 class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
@@ -37,7 +41,7 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     prompt_as: Literal["stdin", "argument"] = "stdin"
-    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    timeout_s: Patience = 600.0
 
 
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
@@ -47,6 +51,10 @@ class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"
     terminal_id: Text
     preset: Literal["cao", "houmao_server"] = "cao"
     paths: dict[str, str] = msgspec.field(default_factory=dict)
+    prefix: str | msgspec.UnsetType = msgspec.UNSET
+    interrupt_key: Text | msgspec.UnsetType = msgspec.UNSET
+    timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
+    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
 
 
 class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
@@ -54,6 +62,8 @@ class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="ma
 
     managed_api_base_url: Url
     managed_agent_ref: Text
+    timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
+    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
 
 
 Adapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter

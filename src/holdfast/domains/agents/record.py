@@ -1,7 +1,7 @@
 """An agent's record: which generation is alive under an id, until when, and where its manifest is.
 
 Version 2 is that of the registry in the source's system, field by field, so that a folder of it is read as it is. Holdfast
-adds `holder` and `token`, and leaves out `terminal` for what runs without tmux.
+adds `holder`, `token` and `lease_s`, and leaves out `terminal` for what runs without tmux.
 """
 
 from datetime import datetime
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.domains.agents.names import bare
+from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
 from holdfast.kernel.errors import InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
@@ -100,8 +101,8 @@ class Agent(Record, frozen=True, kw_only=True):
         super().__post_init__()
         if self.lease_expires_at <= self.published_at:
             raise InvalidValue(
-                f"lease_expires_at {self.lease_expires_at.isoformat()} is not later than published_at "
-                f"{self.published_at.isoformat()}: give a lease that ends after it begins",
+                f"lease_expires_at {render(self.lease_expires_at)} is not later than published_at "
+                f"{render(self.published_at)}: give a lease that ends after it begins",
                 field="lease_expires_at",
             )
 

@@ -152,6 +152,13 @@ class Agents:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         return self.store.read(lambda tx: listing.page(tx, after=after, limit=limit, damaged=damaged), scope=[AGENTS])
 
+    def in_tmux_session(self, name: str) -> list[Agent]:
+        """The fresh records that say they run in a tmux session of that name, which nothing is trusted for. Passes over damaged
+        ones."""
+        rows = self.store.read(lambda tx: tx.find(AGENTS, "tmux_session", (name,), damaged=[]), scope=[AGENTS])
+        now = self.store.now()
+        return [row.record for row in rows if row.record.fresh(now)]
+
     def resolve(self, name_or_id: str) -> Resolution:
         """The live record of a name or an id, or the reason why there is none. Raises InvalidName for what can be neither."""
         return resolving.resolve(self.store, name_or_id, self.settings.prefix)

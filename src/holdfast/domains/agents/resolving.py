@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.domains.agents.names import id_of, inner
 from holdfast.domains.agents.record import AGENTS, Agent
+from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Ambiguous, Corrupt, NotFound
 from holdfast.kernel.store import ReadTx, Store
@@ -111,8 +112,8 @@ def _stale(asked: str, name: str, found: _Found) -> Resolution:
         if isinstance(one, Corrupt):
             return _damaged(asked, one)
         if one is not None and not one.fresh(found.now):
-            ended = f"{one.agent_name} ({one.agent_id}) gave no sign of life since its lease ended at {one.lease_expires_at}"
-            detail = f"{ended}: start it again, or `holdfast agents refresh` it if it lives"
+            ended = f"{one.agent_name} ({one.agent_id}) gave no sign of life since its lease ended at"
+            detail = f"{ended} {render(one.lease_expires_at)}: start it again, or `holdfast agents refresh` it if it lives"
             return Resolution(asked=asked, reason=Reason.EXPIRED, detail=detail, agent_ids=(one.agent_id,))
         if one is not None:
             return _other_name(asked, name, one)

@@ -1,11 +1,13 @@
-"""Why a request is not accepted, and why a decision does not count."""
+"""Why a request is not accepted, why a decision does not count, and why a queue is not served."""
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.domains.gateway.adapter import Sighting
-from holdfast.domains.gateway.record import Attachment
+from holdfast.domains.gateway.record import Attachment, Server
 from holdfast.domains.gateway.status import admission_of
-from holdfast.kernel.errors import Blocked, NotFound, Refused, UpstreamUnavailable
+from holdfast.kernel.errors import Blocked, Held, NotFound, Refused, UpstreamUnavailable
 
 
 def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected_epoch: int | None) -> None:
@@ -54,3 +56,27 @@ def among(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
                 request_id=request_id[:128],
             )
     return [request_id for request_id in stale if request_id in set(chosen)]
+
+
+def belonging(attachment: Attachment, agent: str, owner: str | None) -> Attachment:
+    """The attachment as that of its owner, if that is known. Raises Held for a queue that is another's."""
+    if attachment.owner is not None and owner not in (None, attachment.owner):
+        raise Held(
+            f"the queue under {agent} is that of the agent with the {attachment.owner}, and not of the one with the {owner}: "
+            "start the gateway again, and it gets one of its own",
+            agent=agent,
+            owner=attachment.owner,
+        )
+    return attachment if owner is None else replace(attachment, owner=owner)
+
+
+def served_by(agent: str, server: Server) -> Held:
+    """Another gateway serves the agent."""
+    process = server.process
+    return Held(
+        f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, or stop it with "
+        f"`holdfast gateway detach {agent}`",
+        agent=agent,
+        pid=process.pid,
+        host_id=process.host_id,
+    )

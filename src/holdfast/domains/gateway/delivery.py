@@ -59,9 +59,13 @@ class Worker:
         self._begin("interrupts", partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()))
         self._begin("watch", self._watch)
 
+    def cease(self) -> None:
+        """Take nothing more, from any thread. What runs goes on until it has ended, or `stop` gives it up."""
+        self._stopping.set()
+
     def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
         """Take nothing more, wait a while for what runs, then give it up; return when all threads have ended."""
-        self._stopping.set()
+        self.cease()
         self._ring()
         deadline = time.monotonic() + grace_s
         for thread in self._threads:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Adapter, Sighting
-from holdfast.domains.gateway.admission import among, check_admission, check_reconcilable
+from holdfast.domains.gateway.admission import among, belonging, check_admission, check_reconcilable, served_by
 from holdfast.domains.gateway.record import ATTACHMENTS, Attachment, Server
 from holdfast.domains.gateway.status import Status, status_of
 from holdfast.kernel import faults
@@ -102,10 +102,11 @@ class Gateway:
         """Must an operator decide first? As far as this process has seen."""
         return self._attachment.reconciling
 
-    def attach(self) -> list[Request]:
-        """Become the one that serves this agent, and end what another left running; return that.
+    def attach(self, owner: str | None = None) -> list[Request]:
+        """Become the one that serves this agent, and end what another left running; return that. `owner` says whose queue it
+        is, if that is known.
 
-        Raises Held while another gateway of the agent lives.
+        Raises Held while another gateway of the agent lives, and when the queue is another's.
         """
         before = self._recorded()
         verdict = Liveness.DEAD if before.server is None else self._probed(before.server)
@@ -116,7 +117,8 @@ class Gateway:
             # A verdict is about the server that was looked at, and about no other.
             known = verdict if server == before.server else Liveness.ALIVE
             if server is not None and not leases.reclaimable(server.lease, known, tx.now):
-                raise _served(self.agent, server)
+                raise served_by(self.agent, server)
+            attachment = belonging(attachment, self.agent, owner)
             lease = leases.grant(tx.now, self._lease_s)
             mine = Server(process=self._processes.current(), lease=lease, token=tx.revision)
             attachment = replace(attachment, server=mine)
@@ -153,6 +155,15 @@ class Gateway:
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=replace(attachment.server, lease=lease)))
 
         self._change(body)
+
+    def belong(self, owner: str) -> None:
+        """Take note of whose queue it is, when that was not known before. Raises Held when it is another's, and Fenced."""
+
+        def body(tx: Tx, _: Line) -> None:
+            tx.put(ATTACHMENTS, self.agent, belonging(self._own(tx), self.agent, owner))
+
+        if self._recorded().owner != owner:
+            self._change(body)
 
     def check_serving(self) -> None:
         """Raises Fenced when another gateway has taken over, and Unavailable when the store does not say."""
@@ -376,17 +387,6 @@ def _check_own(attachment: Attachment, agent: str, token: int) -> Attachment:
     if attachment.server is None or attachment.server.token != token:
         raise Fenced(f"another gateway serves {agent} now: this one must end", agent=agent, token=token)
     return attachment
-
-
-def _served(agent: str, server: Server) -> Held:
-    process = server.process
-    return Held(
-        f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, or stop it with "
-        f"`holdfast gateway detach {agent}`",
-        agent=agent,
-        pid=process.pid,
-        host_id=process.host_id,
-    )
 
 
 def _token_of(request: Request) -> int:

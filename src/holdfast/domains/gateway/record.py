@@ -19,13 +19,15 @@ class Attachment(Record, frozen=True, kw_only=True):
     """An agent as its gateway knows it.
 
     `epoch` grows by one with each other instance that is seen; it never goes back, and a clean stop forgets neither it nor the
-    instance. `reconciling` says that an operator must decide what becomes of the requests of earlier epochs.
+    instance. `reconciling` says that an operator must decide what becomes of the requests of earlier epochs. `owner` says whose
+    queue it is, once that is known: one agent's id may be another's name.
     """
 
     epoch: int = FIRST_EPOCH
     instance_id: str | None = None
     reconciling: bool = False
     server: Server | None = None
+    owner: str | None = None
 
 
 ATTACHMENTS = Space("gateways", Attachment)

@@ -1,7 +1,7 @@
 """Which adapter an agent has, with which settings: a value, from the command line or from the agent's manifest."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -64,15 +64,19 @@ class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="manag
 
 AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec
 
-
 _CALLED = {
     "tmux": {"interrupt": "interrupt_key"},
     "command": {"command": "argv", "timeout_s": "answer_timeout_s"},
     "rest": {"base_url": "url", "terminal_id": "terminal"},
 }
 """What a manifest calls some of an adapter's settings."""
-
 _PRESETS = {"cao": "cao_rest", "houmao_server": "houmao_server_rest"}
+
+
+def needed_by(kind: str) -> frozenset[str]:
+    """The fields without which an adapter of this kind reaches nobody."""
+    [spec] = [one for one in get_args(AdapterSpec) if one.__struct_config__.tag == kind]
+    return frozenset(field.name for field in msgspec.structs.fields(spec) if field.required)
 
 
 def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:

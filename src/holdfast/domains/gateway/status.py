@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from holdfast.domains.gateway.adapter import Sighting
 from holdfast.domains.gateway.record import Attachment
 from holdfast.kernel.codec import Value
@@ -56,4 +58,20 @@ def status_of(agent: str, backend: str, attachment: Attachment, seen: Sighting, 
         managed_agent_instance_epoch=attachment.epoch,
         managed_agent_instance_id=attachment.instance_id,
         detail=seen.detail,
+    )
+
+
+def left_by(last: Status) -> Status:
+    """What is still true of a status when nobody serves any more: nothing is admitted, and nobody looks at the agent. Epoch,
+    instance, queue, and that an operator must decide, are recorded and stay."""
+    decide = last.request_admission == "blocked_reconciliation"
+    return replace(
+        last,
+        gateway_health="not_attached",
+        managed_agent_connectivity="unavailable",
+        managed_agent_recovery="reconciliation_required" if decide else "awaiting_rebind",
+        request_admission="blocked_reconciliation" if decide else "blocked_unavailable",
+        terminal_surface_eligibility="unknown",
+        gateway_host=None,
+        gateway_port=None,
     )

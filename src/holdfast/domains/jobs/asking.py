@@ -114,7 +114,7 @@ def _new_key() -> str:
 def _seconds(seconds: float, field: str) -> None:
     if not 0 < seconds <= JOB_TIMEOUT_MAX_S:
         raise InvalidValue(
-            f"{field} is {seconds:g}: give a number of seconds above 0 and up to {JOB_TIMEOUT_MAX_S:g}, which is ten years",
+            f"{field} is {seconds:g}: give a number of seconds above 0 and up to {JOB_TIMEOUT_MAX_S:.0f}, which is ten years",
             field=field,
         )
 

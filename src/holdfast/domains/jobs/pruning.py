@@ -5,12 +5,11 @@ the file may know what became of it. So its end is told in the journal before it
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from holdfast.domains.jobs.events import JOB_EVENTS
 from holdfast.domains.jobs.listing import oldest_ended
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus, ended_group, is_adopted
-from holdfast.kernel.clock import render
+from holdfast.kernel.clock import ago, render
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOBS_KEEP, JOBS_KEEP_S, JOBS_PRUNED_MAX
 from holdfast.kernel.space import rows
@@ -39,7 +38,7 @@ def _some(store: Store, journal: Journal, groups: Sequence[str], keep: int, keep
     def look(tx: ReadTx) -> list[Job]:
         number = sum(tx.count(JOBS, "ended", (group,)) for group in groups)
         oldest = oldest_ended(tx, groups, JOBS_PRUNED_MAX)
-        before = tx.now - timedelta(seconds=min(keep_s, _CENTURY_S))
+        before = ago(tx.now, keep_s)
         return [job for at, job in enumerate(oldest) if number - at > keep or (job.finished_at or job.updated_at) < before]
 
     chosen = sorted(store.read(look, scope=[JOBS]), key=lambda job: job.job_id)
@@ -70,6 +69,3 @@ def _last_words(job: Job) -> dict[str, str]:
     """What is told of a job that no other entry may tell of."""
     facts = {"status": job.status.value, "agent": job.agent, "agent_session": job.agent_session}
     return {**facts, "created_at": render(job.created_at), "updated_at": render(job.updated_at)}
-
-
-_CENTURY_S = 100 * 365 * 24 * 3600.0

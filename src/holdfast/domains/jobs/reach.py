@@ -1,9 +1,10 @@
 """Where a job's events go: how to connect to the broker of its record, and what the environment says instead."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from holdfast.domains.jobs.broker import PASSWORD_ENV, PORT, TLS_PORT, Broker
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Discreet, Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.names import check_label
 
@@ -11,8 +12,10 @@ _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("0", "false", "no", "off", ""))
 
 
-class Reach(Plain, frozen=True, kw_only=True):
+class Reach(Discreet, Plain, frozen=True, kw_only=True):
     """All that connecting needs, the password included: never stored, shown or logged."""
+
+    unshown: ClassVar[frozenset[str]] = frozenset(("password",))
 
     host: str
     port: int

@@ -3,13 +3,13 @@
 import enum
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from holdfast.domains.jobs.broker import Broker
 from holdfast.kernel import token
-from holdfast.kernel.codec import Instant, Record, to_plain
+from holdfast.kernel.codec import Discreet, Instant, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.ordering import Parts
@@ -48,7 +48,7 @@ for _status, _steps in TRANSITIONS.items():
     _status.ended = not _steps
 
 
-class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
+class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
     `token` is that of the current attempt, None while nobody has it; `arrival` is the revision it was registered at, which
@@ -57,6 +57,8 @@ class Job(Record, frozen=True, kw_only=True, omit_defaults=True):
     last sign of life, and `waiting_since` is set while the work waits for a permission. `error_code` says in one word what
     `error` says in a sentence. `extra` keeps what another program wrote into the record beside these.
     """
+
+    unshown: ClassVar[frozenset[str]] = frozenset(("auth_token", "extra"))
 
     job_id: str
     status: JobStatus = JobStatus.PENDING

@@ -42,6 +42,7 @@ from holdfast.primitives.journal import Journal
 _log = logging.getLogger("holdfast.jobs")
 _SCOPE = [rows(JOBS), rows(JOB_EVENTS)]
 _MESSAGE_BYTES_MAX = 2 * JOB_EVENT_BYTES_MAX
+_VERDICTS = (EventKind.COMPLETED, EventKind.ERROR)
 
 
 class Published(NamedTuple):
@@ -108,6 +109,13 @@ class JobEvents:
             lambda tx: tx.range(JOB_EVENTS, prefix=prefix, start=start, damaged=damaged), scope=[JOB_EVENTS]
         )
         return [row.record.told for row in found]
+
+    def told_end(self, attempt: Job) -> bool:
+        """Was it an event of this very attempt that said how the job ended? Then its command may have told it, and may finish.
+
+        False for a job that was cancelled, by an event too: its worker must stop. Raises Corrupt for a damaged record.
+        """
+        return self._store.read(lambda tx: _ended_by_event(tx, attempt), scope=[JOBS, JOB_EVENTS])
 
     def unsent(self, job_id: str | None = None) -> list[Unsent]:
         """Events that wait for the broker, of one job or of all, in order."""
@@ -190,7 +198,7 @@ class JobEvents:
             except ImpossibleTransition as error:
                 return _drop(event.job_id, error.message)
             after = replace(after, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now)
-            tx.put(JOB_EVENTS, event_key(event.job_id, event.seq), JobEvent(told=event, sent=True))
+            _put(tx, JobEvent(told=event, sent=True))
             self._journal.append(tx, kind="job.received", subject=event.job_id, data=to_plain(event))
             self._write(tx, job, after, moved=moved)
             return Received(event, None, news=True)
@@ -202,9 +210,7 @@ class JobEvents:
         seq = job.last_seq + 1
         extra = {} if data is None else {"data": data}
         event = signed(Event(seq=seq, job_id=job.job_id, event=kind, timestamp=tx.now, detail=detail, **extra), job)
-        tx.put(JOB_EVENTS, event_key(job.job_id, seq), JobEvent(told=event))
-        if seq > JOB_EVENTS_KEEP:
-            tx.delete(JOB_EVENTS, event_key(job.job_id, seq - JOB_EVENTS_KEEP))
+        _put(tx, JobEvent(told=event))
         self._journal.append(tx, kind="job.published", subject=job.job_id, data=to_plain(event))
         waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
         return replace(job, last_seq=seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits), event
@@ -217,6 +223,23 @@ class JobEvents:
                 tx.notify(job_topic(after.job_id))
         else:
             tx.put(JOBS, after.job_id, after)
+
+
+def _put(tx: Tx, kept: JobEvent) -> None:
+    """Keep an event, in the place of the one that is too many by now."""
+    job_id, seq = kept.told.job_id, kept.told.seq
+    tx.put(JOB_EVENTS, event_key(job_id, seq), kept)
+    if seq > JOB_EVENTS_KEEP:
+        tx.delete(JOB_EVENTS, event_key(job_id, seq - JOB_EVENTS_KEEP))
+
+
+def _ended_by_event(tx: ReadTx, attempt: Job) -> bool:
+    row = tx.get(JOBS, attempt.job_id)
+    if row is None or (row.record.attempt, row.record.status.ended) != (attempt.attempt, True):
+        return False
+    # Nothing can be told after an event that ended its job, so that one is the last.
+    last = tx.get(JOB_EVENTS, event_key(attempt.job_id, row.record.last_seq))
+    return last is not None and last.record.told.event in _VERDICTS
 
 
 def _waiting(tx: ReadTx, *, match: Parts, start: Parts) -> tuple[list[Unsent], Parts | None]:

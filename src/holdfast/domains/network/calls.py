@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.domains.network.room import Room, told_as_registry
-from holdfast.kernel.errors import RegistryError
+from holdfast.kernel.errors import RegistryCorruption, RegistryError
 from holdfast.kernel.settings import NetworkSettings
 
 T = TypeVar("T")
@@ -36,5 +36,10 @@ class Calls:
 
     def _look(self, body: Callable[[], T]) -> T:
         self._refuse_if_off()
-        with told_as_registry():
-            return self._room.tried(body)
+        try:
+            with told_as_registry():
+                return self._room.tried(body)
+        except RegistryCorruption as error:
+            # Told to the caller once, who may not be the one that reads the log.
+            self._logger.error("registry damaged: %s", error.message)
+            raise

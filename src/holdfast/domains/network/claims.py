@@ -4,11 +4,12 @@ Used inside the caller's transaction, so that a batch is one step. What is known
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from holdfast.domains.network.record import Leased, RunLease
+from holdfast.domains.network.record import Leased, RunLease, lease_within
 from holdfast.domains.network.room import Room
 from holdfast.kernel.errors import RegistryError
 from holdfast.kernel.limits import LEASES_PER_HOST_MAX
@@ -44,12 +45,20 @@ class Claims:
         row = self._room.store.get(self._space, key)
         return [] if row is None else [row]
 
+    def ends(self, lease: RunLease) -> RunLease:
+        """The lease as it ends by `lease_ttl_s`, if that is what ends it."""
+        return replace(lease, lease=lease_within(lease.lease, self._room.settings.lease_ttl_s))
+
+    def living(self, held: tuple[RunLease, ...], verdicts: Verdicts, now: datetime) -> tuple[RunLease, ...]:
+        """Those that count, as they are written: their process is not known to be dead, and their time is not over."""
+        return tuple(lease for lease in held if living((self.ends(lease),), verdicts, now))
+
     def count(self, key: str) -> int:
         """How many hold it that are not known to be gone."""
         row = self._room.store.get(self._space, key)
         if row is None:
             return 0
-        return len(living(_leases(row), self.verdicts_in([row]), self._room.store.now()))
+        return len(self.living(_leases(row), self.verdicts_in([row]), self._room.store.now()))
 
     def take(self, tx: Tx, key: str, anew: Leased, lease: RunLease, verdicts: Verdicts) -> int:
         """One more holder, or one that renews; return the count. `anew` is the record if there is none. Raises RegistryError
@@ -97,7 +106,7 @@ class Claims:
         rows = self.all(damaged=[])
         verdicts = self.verdicts_in(rows)
         now = self._room.store.now()
-        due = [row.key for row in rows if len(living(_leases(row), verdicts, now)) < len(row.record.leases)]
+        due = [row.key for row in rows if len(self.living(_leases(row), verdicts, now)) < len(row.record.leases)]
 
         def body(tx: Tx) -> int:
             return sum(self._number(tx, key) - len(self.remaining(tx, key, verdicts)) for key in due)
@@ -113,7 +122,7 @@ class Claims:
         row = tx.get(self._space, key)
         if row is None:
             return None
-        rest = living(_leases(row), verdicts, tx.now)
+        rest = self.living(_leases(row), verdicts, tx.now)
         record: Leased = row.record
         if len(rest) == len(record.leases):
             return record

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Record
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.limits import HOLD_LEASE_S
@@ -21,6 +22,9 @@ Moment = int | float | str | None
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 """When a lease ends that nothing but its release does."""
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a lease began of which that is not known."""
 
 
 class Host(Record, frozen=True, kw_only=True):
@@ -80,6 +84,18 @@ def lease_begun(now: datetime, process: Holder | None, ttl_s: float | None) -> L
 def lease_until_released(granted_at: datetime) -> Lease:
     """A lease that no time ends."""
     return Lease(granted_at=granted_at, expires_at=NEVER)
+
+
+def lease_within(lease: Lease, limit_s: float | None) -> Lease:
+    """The lease under a limit for all of them: one that nothing but its release ends, as another program wrote it, ends so long
+    after it began. Where that is not known, it goes on."""
+    if limit_s is None or lease.expires_at != NEVER or lease.granted_at == LONG_AGO:
+        return lease
+    try:
+        return leases.grant(lease.granted_at, limit_s, explicit=True)
+    except InvalidValue:
+        # It would end beyond the calendar.
+        return lease
 
 
 def neighbor_key(host_name: str, neighbor_ip: str) -> str:

@@ -247,7 +247,7 @@ class Registry(RouterCalls):
 
     def _shown(self, claims: Claims, key: str | None, damaged: Damage | None, *names: str) -> dict[str, Info]:
         rows = claims.all(damaged) if key is None else claims.one(check_id(key, "host name"))
-        return leases_shown(rows, claims.verdicts_in(rows), self._room.store.now(), *names)
+        return leases_shown(claims, rows, claims.verdicts_in(rows), self._room.store.now(), *names)
 
     def _ttl(self, ttl_s: float | None) -> float | None:
         return self._settings.lease_ttl_s if ttl_s is None else ttl_s

@@ -7,12 +7,16 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.kernel.errors import (
     Corrupt,
+    DeadlockDetected,
     HoldfastError,
+    LeaseLost,
     LockTimeout,
     NotFound,
     RegistryCorruption,
+    RegistryDeadlock,
     RegistryError,
     RegistryLockTimeout,
+    RegistryLost,
     RegistryNotFound,
     RegistryUnavailable,
     StoreUnavailable,
@@ -28,6 +32,8 @@ _KINDS: tuple[tuple[type[HoldfastError], type[RegistryError]], ...] = (
     (LockTimeout, RegistryLockTimeout),
     (Corrupt, RegistryCorruption),
     (StoreUnavailable, RegistryUnavailable),
+    (DeadlockDetected, RegistryDeadlock),
+    (LeaseLost, RegistryLost),
 )
 
 
@@ -51,12 +57,13 @@ class Room(NamedTuple):
             raise RegistryNotFound(error.message, **error.fields) from None
 
     def tried(self, body: Callable[[], T]) -> T:
-        """Run something, and again after a while if the store could not be reached and certainly nothing was changed."""
+        """Run something, and again after a while if the store could not be reached and certainly nothing was changed. A store
+        that has tried as often as that itself is not asked again, nor is one that is closed."""
         for _ in range(self.settings.retry_attempts - 1):
             try:
                 return body()
             except StoreUnavailable as error:
-                if error.fields.get("outcome") != "none":
+                if error.fields.get("outcome") != "none" or error.fields.get("tried") or error.fields.get("closed"):
                     raise
             self.pause(self.settings.retry_delay)
         return body()
@@ -64,11 +71,11 @@ class Room(NamedTuple):
 
 @contextmanager
 def told_as_registry() -> Iterator[None]:
-    """Let what the store raises come out as the registry's errors, with the same words and fields."""
+    """Let what the store and the locks raise come out as the registry's errors, with the same words and fields."""
     try:
         yield
     except RegistryError:
         raise
-    except (LockTimeout, Corrupt, StoreUnavailable) as error:
+    except tuple(general for general, _ in _KINDS) as error:
         kind = next(registry for general, registry in _KINDS if isinstance(error, general))
         raise kind(error.message, **error.fields) from error

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from holdfast.domains.network.address import check_job_type
 from holdfast.domains.network.calls import Calls
-from holdfast.domains.network.room import Room
+from holdfast.domains.network.room import Room, told_as_registry
 from holdfast.domains.network.routers import Routers
 from holdfast.kernel.holder import THIS_PROCESS, ThisProcess
 from holdfast.primitives.locks import Grant, Locks, Mode
@@ -51,7 +52,7 @@ class RouterCalls(Calls):
         A job that has it already has it: True, and one release frees it. `timeout` 0 is a single try; without one it is
         `lock_timeouts.router_lock`. Quick jobs share it by `mode="shared"`. A higher `priority` goes first; without one it is
         that of the `job_type` in `job_priorities`. `on_wait` is told who is just ahead when it has to wait. Raises
-        DeadlockDetected when waiting would never end.
+        RegistryDeadlock when waiting would never end.
         """
         limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
         return self._locked([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
@@ -101,7 +102,7 @@ class RouterCalls(Calls):
         ttl_s: float | None = None,
     ) -> Iterator[Grant]:
         """Lock a router for a `with` block, which gets the grant. Raises RegistryLockTimeout when it could not be had in time,
-        and LeaseLost at the end if it was taken away. Inside of another block of the same job, only the outer one frees it."""
+        and RegistryLost at the end if it was taken away. Within another block of the same job, only the outer one frees it."""
         limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
         with self._granted([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s) as grant:
             yield grant
@@ -143,7 +144,7 @@ class RouterCalls(Calls):
 
         Sleeps, and never polls. Not promised: that they still are. `mode="shared"` waits only for exclusive holders. A job
         that holds routers says so by `job_id`: what it holds itself is not waited for, and a wait that would never end raises
-        DeadlockDetected.
+        RegistryDeadlock.
         """
         limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
         return self._change(lambda: self._routers.wait(router_names, limit_s, job_id=job_id, mode=mode, on_wait=on_wait))
@@ -181,11 +182,18 @@ class RouterCalls(Calls):
         grant = self._change(
             lambda: self._routers.acquire(names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=THIS_PROCESS)
         )
-        try:
-            with grant:
-                yield grant
-        finally:
-            self._after_change()
+
+        def leave(*raised: Any) -> None:
+            try:
+                with told_as_registry():
+                    grant.__exit__(*raised)
+            finally:
+                self._after_change()
+
+        with ExitStack() as leaving:
+            # Not around the block: what is raised there is the caller's own.
+            leaving.push(leave)
+            yield grant
 
     def _priority(self, priority: int | None, job_type: str | None) -> int:
         self._refuse_if_off()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.domains.network.record import (
+    LONG_AGO,
     Host,
     HostLease,
     HostLeases,
@@ -34,7 +35,6 @@ OURS = "holdfast"
 L = TypeVar("L", bound=RunLease)
 
 _HOST = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def write_host(host: Host) -> Document:
@@ -120,9 +120,9 @@ class _Ours(msgspec.Struct, frozen=True, kw_only=True):
 def _plain_lease(allocated_at: Moment) -> Lease:
     """The lease of a claim of which a file says no more than when it began."""
     try:
-        began = datetime.fromtimestamp(allocated_at, UTC) if isinstance(allocated_at, int | float) else _EPOCH
+        began = datetime.fromtimestamp(allocated_at, UTC) if isinstance(allocated_at, int | float) else LONG_AGO
     except (ValueError, OverflowError, OSError):
-        began = _EPOCH
+        began = LONG_AGO
     return lease_until_released(began)
 
 

@@ -142,8 +142,10 @@ class Grant:
 
 def lost(grant: Grant) -> LeaseLost:
     """The error that tells a holder."""
+    # Nobody need have taken it then, and the journal need not tell of it.
+    over = "is over, as its time has run out" if time.monotonic() >= grant.ends_s else "was taken away"
     return LeaseLost(
-        f"the grant of {', '.join(grant.names)} to {grant.by} (token {grant.token}) was taken away: stop work on it now. "
+        f"the grant of {', '.join(grant.names)} to {grant.by} (token {grant.token}) {over}: stop work on it now. "
         f"`holdfast log --subject {shlex.quote(grant.names[0])}` tells more",
         names=list(grant.names),
         by=grant.by,

@@ -22,7 +22,7 @@ from holdfast.primitives.locks.asker import Asker
 from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over
 from holdfast.primitives.locks.grant import Grant, lost
 from holdfast.primitives.locks.lasting import Lasting
-from holdfast.primitives.locks.oversight import Oversight
+from holdfast.primitives.locks.oversight import Behind, Oversight, nobody
 from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode
 from holdfast.primitives.locks.refusing import deadlocked, taken_away, timed_out
 from holdfast.primitives.locks.renewing import renew_all
@@ -50,17 +50,25 @@ class Locks(Oversight):
     """
 
     def __init__(
-        self, store: Store, journal: Journal, processes: Processes, settings: LockSettings | None = None, *, label: str = ""
+        self,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
+        settings: LockSettings | None = None,
+        *,
+        label: str = "",
+        behind: Behind = nobody,
     ) -> None:
         settings = settings or LockSettings()
         terms = Terms(settings.lease_s, settings.priority_age_s, settings.journal == "all")
-        super().__init__(Room(store, journal, processes, terms, Counting(store), Lasting(store), {}))
+        super().__init__(Room(store, journal, processes, terms, Counting(store), Lasting(store), {}), behind)
         self._asker = Asker(store, processes, terms.lease_s, label)
         self._keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self._asker.prefix),
             renew=lambda grants: renew_all(self._room, grants, self._keeper.keeps),
             tick=self._tick,
+            behind=lambda: bool(self._room.strays),
             renew_every_s=terms.lease_s / 3,
             tick_every_s=LOCK_STATISTICS_EVERY_S,
         )
@@ -158,7 +166,10 @@ class Locks(Oversight):
             return True
         self._begin()
         draft = self._asker.draft(self._asker.new_id(), wish, self._asker.this_process())
-        answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
+        try:
+            answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
+        finally:
+            self._mind_strays()
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
@@ -298,6 +309,10 @@ class Locks(Oversight):
 
     def _withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
         self._room.withdraw(request_id, names)
+        self._mind_strays()
+
+    def _mind_strays(self) -> None:
+        """See to it that what could not be withdrawn now is withdrawn later."""
         if self._room.strays:
             self._keeper.wake()
 

@@ -1,13 +1,17 @@
 """Looking after locks: what an operator, or a program that was shown a token, asks and does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.names import check_label
+from holdfast.kernel.store import Tx
+from holdfast.primitives.locks.explaining import explain
 from holdfast.primitives.locks.paging import LockCounts, LockLine, contention_of, counts_in, page_of
-from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, explain, graph_of, status_of
+from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, graph_of, status_of
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in, over
 from holdfast.primitives.locks.room import SCOPE, Room
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
@@ -16,16 +20,25 @@ from holdfast.primitives.locks.wish import check_ttl
 
 _UNREAD_MAX = 100
 
+Behind = Callable[[str], tuple[str, ...]]
+"""Who is between a job and its process, as far as other parts of the store know. Whoever wires them says it."""
+
+
+def nobody(_: str) -> tuple[str, ...]:
+    """Nobody, as far as anybody knows."""
+    return ()
+
 
 class Oversight:
     """The part of `Locks` that takes nothing for itself."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, behind: Behind) -> None:
         self._room = room
         self._store = room.store
         self._processes = room.processes
         self._lasting = room.lasting
         self._counting = room.counting
+        self._behind = behind
 
     def _begin_here(self) -> None:
         """Before anything else in a process, also in a forked child."""
@@ -136,7 +149,10 @@ class Oversight:
         """Why a resource is not free: who holds it, what that one waits for in turn, who is in line, and what can be done."""
         check_label(name, "resource")
         self._lasting.begin(to_look=True)
-        return self._room.read(lambda table: explain(table, name, self._store, self._processes))
+        found = self._room.read(lambda table: explain(table, name, self._store, self._processes))
+        holds = (*found.status.holds, *(hold for blockage in found.blockages for hold in blockage.holds))
+        known = {by: self._behind(by) for by in dict.fromkeys(hold.by for hold in holds)}
+        return replace(found, behind={by: links for by, links in known.items() if links})
 
     def graph(self) -> Graph:
         """Who waits for whom, over all resources."""
@@ -149,7 +165,7 @@ class Oversight:
         told = self._store.read(lambda tx: tx.find(LOCK_WAITS, "told", limit=_UNREAD_MAX), scope=[LOCK_WAITS])
         now = self._store.now()
         gone = [
-            row.key
+            row
             for row in told
             if leases.reclaimable(
                 row.record.lease, probe(row.record.process, self._processes, embedded=self._store.embedded), now
@@ -157,7 +173,13 @@ class Oversight:
         ]
         if not gone:
             return 0
-        return self._store.transact(lambda tx: sum(tx.delete(LOCK_WAITS, key) for key in gone), scope=[LOCK_WAITS])
+
+        def clear(tx: Tx) -> int:
+            # One that was only out of sight may have read it meanwhile, and wait again under the same key.
+            unread = [row.key for row in gone if (found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision]
+            return sum(tx.delete(LOCK_WAITS, key) for key in unread)
+
+        return self._store.transact(clear, scope=[LOCK_WAITS])
 
     def statistics(self, *, own: bool = True) -> dict[str, LockStatistics]:
         """What each resource has been through, this process's latest counts included, unless `own` is False: to add those is

@@ -1,19 +1,18 @@
-"""Pictures of the lock table for people: who holds, who waits, why, and what can be done about it. They change nothing."""
+"""Pictures of the lock table for people: who holds, and who waits. They change nothing."""
 
 import enum
-import shlex
 from collections.abc import Iterable
 from datetime import datetime
 
+import msgspec
+
 from holdfast.kernel.codec import Instant, Value
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe, stopped
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.store import ReadTx, Store
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCKS, Mode, Request
 from holdfast.primitives.locks.table import Table
-
-_CHAIN_MAX = 100
 
 
 class Alive(enum.Enum):
@@ -38,7 +37,7 @@ class HoldStatus(Value, frozen=True, kw_only=True):
     """It ends at `expires_at` whoever holds it; otherwise that only bounds how long an unknown process is believed."""
     alive: Alive
     reclaimable: bool
-    """The next one that asks for it gets it."""
+    """It is over: the next in line gets it, or else the next one that asks."""
     process: Holder | None
     names: tuple[str, ...]
 
@@ -68,7 +67,7 @@ class LockStatus(Value, frozen=True, kw_only=True):
 
 
 class Blockage(Value, frozen=True, kw_only=True):
-    """Why a holder itself does not get on: it waits for a resource that others hold."""
+    """Why a holder itself, or who is in line for what nobody holds, does not get on: it waits for what others hold."""
 
     by: str
     waits_for: str
@@ -82,6 +81,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     status: LockStatus
     blockages: tuple[Blockage, ...]
     advice: tuple[str, ...]
+    behind: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """Who is between a job that holds and its process, where that is known: `worker tmux:claude-a`, `agent gpu`."""
 
 
 class Edge(Value, frozen=True, kw_only=True):
@@ -133,14 +134,6 @@ def status_of(table: Table, name: str, store: Store, processes: Processes) -> Lo
 def holds_of(table: Table, name: str, store: Store, processes: Processes, now: datetime) -> tuple[HoldStatus, ...]:
     """Who holds a resource."""
     return _holds(table, name, _Seen(store, processes, now))
-
-
-def explain(table: Table, name: str, store: Store, processes: Processes) -> Explanation:
-    """A resource's status, the chain of waits behind its holders, and advice."""
-    status = status_of(table, name, store, processes)
-    blockages = _blockages(table, status, _Seen(store, processes, status.now))
-    advice = _advice(status, blockages, _stopped(status, blockages, processes))
-    return Explanation(status=status, blockages=blockages, advice=tuple(advice))
 
 
 def graph_of(tx: ReadTx, store: Store, processes: Processes) -> Graph:
@@ -195,61 +188,3 @@ def _queue(requests: Iterable[Request], seen: _Seen) -> tuple[WaitStatus, ...]:
         )
         for position, request in enumerate(requests, 1)
     )
-
-
-def _blockages(table: Table, status: LockStatus, seen: _Seen) -> tuple[Blockage, ...]:
-    """What the holders wait for, and the holders of that, and so on, each once."""
-    found: list[Blockage] = []
-    jobs = [hold.by for hold in status.holds]
-    for by in jobs:
-        for request in table.of_job(by):
-            for name in dict.fromkeys(obstacle.name for obstacle in rules.held_against(table, request)):
-                holds = _holds(table, name, seen)
-                found.append(Blockage(by=by, waits_for=name, since=request.arrived_at, holds=holds))
-                # The list grows while it is gone through; each job comes once.
-                jobs += [hold.by for hold in holds if hold.by not in jobs]
-        if len(found) >= _CHAIN_MAX:
-            break
-    return tuple(found)
-
-
-def _stopped(status: LockStatus, blockages: tuple[Blockage, ...], processes: Processes) -> dict[str, int]:
-    """The holders whose process is stopped, all along the chain: nothing goes on before they do."""
-    holds = [*status.holds, *(hold for blockage in blockages for hold in blockage.holds)]
-    return {hold.by: hold.process.pid for hold in holds if hold.process is not None and stopped(hold.process, processes)}
-
-
-def _advice(status: LockStatus, blockages: tuple[Blockage, ...], stopped: dict[str, int]) -> list[str]:
-    name = shlex.quote(status.name)
-    if not status.holds:
-        if status.queue:
-            return [f"{name} is free, and those in line for it wait for something else of their set: see its queue"]
-        return [f"{name} is free: nothing to do"]
-    advice = [
-        f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} lets it go on" for by, pid in stopped.items()
-    ]
-    for hold in status.holds:
-        if hold.reclaimable:
-            advice.append(f"{hold.by}'s grant is over: the next one that asks for {name} gets it, nothing to do")
-        elif hold.alive is Alive.NO_PROCESS:
-            advice.append(
-                f"{hold.by} holds {name} by time alone, until its lease ends; to end it now: "
-                f"holdfast locks release {hold.token}"
-            )
-        elif hold.alive is Alive.UNKNOWN:
-            advice.append(
-                f"{hold.by}'s process cannot be seen from here (another machine or container); it shows signs of life until "
-                "its lease ends, and if none come, the next in line gets it then"
-            )
-        elif hold.by not in stopped and not any(blockage.by == hold.by for blockage in blockages):
-            advice.append(f"{hold.by} is alive and waits for nothing here: look at what process {_pid(hold.process)} is doing")
-    ends = [hold for blockage in blockages for hold in blockage.holds if not any(b.by == hold.by for b in blockages)]
-    for by, pid in {hold.by: _pid(hold.process) for hold in ends}.items():
-        advice.append(f"everything here waits for {by} in the end (process {pid}): look there first")
-    if any(not hold.reclaimable for hold in status.holds):
-        advice.append(f'to take it away from its holder: holdfast locks kick {name} --why "..." (its token is then refused)')
-    return advice
-
-
-def _pid(process: Holder | None) -> str:
-    return "none" if process is None else str(process.pid)

@@ -51,10 +51,16 @@ def held_against(table: Table, request: Request) -> list[Obstacle]:
             for hold in holds:
                 if conflict(hold.mode, mode) and not within(by, hold.by):
                     found.append(Obstacle(name, hold))
-            if len(holds) >= LOCK_SHARERS_MAX and mode is Mode.SHARED:
-                # Full: whoever leaves makes room, and one stands for them all.
-                found.append(Obstacle(name, holds[0]))
+            if _full(holds, request):
+                # Whoever leaves makes room, and one stands for them all: one that waits for nothing, if there is such a one, as
+                # a cycle through another would not last.
+                found.append(Obstacle(name, next((hold for hold in holds if not table.of_job(hold.by)), holds[0])))
     return found
+
+
+def _full(holds: tuple[Hold, ...], request: Request) -> bool:
+    """Do so many share it that a request which would too has to wait until one of them leaves?"""
+    return len(holds) >= LOCK_SHARERS_MAX and request.mode is Mode.SHARED and not _covered(holds, request)
 
 
 def _covered(holds: tuple[Hold, ...], request: Request) -> bool:
@@ -161,9 +167,11 @@ def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request
         nearest = _nearest(table, request, name)
         requests.update({other.id: other for other in nearest})
         watched = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
-        for hold in table.lock(name).holds:
+        present = table.lock(name).holds
+        full = _full(present, request)
+        for hold in present:
             # An exclusive request before this one watches the holders, but for those of its own job.
-            theirs = conflict(hold.mode, request.mode) and not within(request.by, hold.by)
+            theirs = (full or conflict(hold.mode, request.mode)) and not within(request.by, hold.by)
             if theirs and (not watched or any(within(by, hold.by) for by in watched)):
                 holds[hold.id] = hold
     return list(holds.values()), list(requests.values())

@@ -7,13 +7,14 @@ Where sets cross in several ways, a waiter may learn of a new neighbour only at 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, islice, takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.limits import LOCK_REAPED_MAX
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
@@ -215,10 +216,21 @@ class Turns:
                 self.take_away(hold, died if dead else "lock.lease_expired", process=shown(hold.process))
                 removed.append(Removed(hold.names, hold, dead))
             elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):
-                self._remove(request, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(request.process))
-                removed.append(Removed(request.names, None, dead))
+                gone = [request, *self._with_it(request)] if dead else [request]
+                for one in gone:
+                    self._remove(one, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(one.process))
+                removed += [Removed(one.names, None, dead) for one in gone]
         self.hand_over([name for gone in removed for name in gone.names])
         return removed
+
+    def _with_it(self, request: Request) -> list[Request]:
+        """Those next before it that were of the same process: what is known of it is known of them, and to find each by itself
+        would take a transaction each."""
+        found: dict[str, Request] = {}
+        for name in request.names:
+            before = islice(self.table.before(request, name), LOCK_REAPED_MAX)
+            found |= {one.id: one for one in takewhile(lambda one: one.process == request.process, before)}
+        return list(found.values())
 
     def hand_over(self, names: Collection[str], requests: Iterable[Request] = ()) -> None:
         """Let go whoever may, of those that wait for these names and of these requests, in their order. What a grant brings

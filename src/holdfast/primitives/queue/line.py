@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -33,6 +33,13 @@ from holdfast.primitives.queue.record import (
     Request,
     RequestState,
 )
+
+
+class Swept(NamedTuple):
+    """How many requests were dropped, and from which arrival on to look for more; None when there are none."""
+
+    dropped: int
+    further: int | None
 
 
 class Line:
@@ -250,19 +257,32 @@ class Line:
         The last `keep_least` stay however old: by a clock that was stepped forward all of them are, and with them would go the
         keys by which a repeated request is known.
         """
+        return self.sweep(keep=keep, keep_s=keep_s, keep_least=keep_least).dropped
+
+    def sweep(self, *, keep: int, keep_s: float, keep_least: int, spare_s: float = 0, start: int = 0) -> Swept:
+        """Drop as `trim` does, among those that came from `start` on. What ended less than `spare_s` ago stays, if that is more
+        than nothing."""
         ended = sum(self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED)
-        before = clock.after(self._tx.now, -keep_s)
-        oldest = in_order(self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, damaged=[])
+        before, spared = clock.ago(self._tx.now, keep_s), clock.ago(self._tx.now, spare_s)
+        oldest = in_order(self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[])[:QUEUE_TRIM_MAX]
         dropped = 0
-        for request in oldest[:QUEUE_TRIM_MAX]:
-            old = dropped < ended - keep_least and (request.finished_at is None or request.finished_at < before)
-            if dropped >= ended - keep and not old:
-                break
-            self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
-            if request.idempotency_key is not None:
-                self._tx.delete(KEYS, self._key_of(request.idempotency_key))
+        for request in oldest:
+            # By their end, and not by their place: one that waited long ends after many that came behind it.
+            at = request.finished_at or request.accepted_at
+            old = dropped < ended - keep_least and at < before
+            if (spare_s and at >= spared) or (dropped >= ended - keep and not old):
+                continue
+            self._drop(request)
             dropped += 1
-        return dropped
+        if dropped:
+            told = {"agent": self._queue, "removed": dropped}
+            self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=told)
+        return Swept(dropped, oldest[-1].arrival + 1 if oldest else None)
+
+    def _drop(self, request: Request) -> None:
+        self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
+        if request.idempotency_key is not None:
+            self._tx.delete(KEYS, self._key_of(request.idempotency_key))
 
     def _put(self, request: Request) -> None:
         self._changed = True
@@ -281,13 +301,17 @@ def in_order(
     *,
     limit: int,
     newest: bool = False,
+    start: int = 0,
     damaged: Damage | None = None,
 ) -> list[Request]:
-    """The oldest or newest requests in some states, in the order they came: at least `limit` of all, if there are so many."""
+    """The oldest or newest requests in some states, in the order they came: at least `limit` of all that came from `start` on,
+    if there are so many."""
     found = [
         row.record
         for state in states
-        for row in tx.find(REQUESTS, "state", (queue, state.value), reverse=newest, limit=limit, damaged=damaged)
+        for row in tx.find(
+            REQUESTS, "state", (queue, state.value), start=(start,), reverse=newest, limit=limit, damaged=damaged
+        )
     ]
     return sorted(found, key=lambda request: request.arrival)
 

@@ -5,13 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.kernel.errors import InvalidValue, Refused
-from holdfast.kernel.limits import LIST_MAX, QUEUE_DEPTH_MAX
+from holdfast.kernel.limits import (
+    LIST_MAX,
+    QUEUE_DEPTH_MAX,
+    QUEUE_KEEP_LEAST,
+    QUEUE_KEEP_REQUESTS,
+    QUEUE_KEEP_S,
+    QUEUE_PRUNE_LEAST_S,
+)
 from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Scope, Store, Tx
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue.line import Line, in_order, key_of, no_such, topic_of
+from holdfast.primitives.queue.line import Line, Swept, in_order, key_of, no_such, topic_of
 from holdfast.primitives.queue.record import ENDED, HEADS, KEYS, REQUESTS, Draft, Head, Receipt, Request, RequestState
 
 T = TypeVar("T")
@@ -80,6 +87,27 @@ class Queue:
             lambda _, line: line.cancel(request_id, code="cancelled", detail="it was cancelled before it was begun")
         )
 
+    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
+        """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`, with their idempotency keys;
+        return how many. Unless told, the bounds are those that a queue keeps by itself.
+
+        Never dropped: what has not ended, and what ended less than a day ago, as its key may still be asked again. By a clock
+        that was stepped forward a day has passed at once. Raises InvalidValue for bounds that cannot be, or are below that day.
+        """
+        number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
+        age_s = QUEUE_KEEP_S if keep_s is None else keep_s
+        check_bounds(number, age_s)
+        # Whoever names an age means it; by the bounds alone the last ones stay, as ever.
+        least = QUEUE_KEEP_LEAST if keep_s is None else 0
+        removed, start = 0, 0
+
+        def sweep(_: Tx, line: Line) -> Swept:
+            return line.sweep(keep=number, keep_s=age_s, keep_least=least, spare_s=QUEUE_PRUNE_LEAST_S, start=start)
+
+        while (swept := self.change(sweep)).further is not None:
+            removed, start = removed + swept.dropped, swept.further
+        return removed
+
     def get(self, request_id: str) -> Request:
         """Return a request. Raises NotFound."""
         row = self.store.get(REQUESTS, key_of(self.name, check_id(request_id, "request id")))
@@ -125,6 +153,19 @@ def accepted(line: Line, draft: Draft, request_id: str, epoch: int) -> Request |
         return line.accept(draft, request_id, epoch=epoch)
     except Refused as error:
         return error
+
+
+def check_bounds(keep: int, keep_s: float) -> None:
+    """Refuse bounds by which nothing can be pruned, or what must stay would go. Raises InvalidValue."""
+    if keep < 0 or not 0 <= keep_s < float("inf"):
+        raise InvalidValue(f"cannot keep {counted(keep, 'request')} for {keep_s} s: give numbers from 0 on", keep=keep)
+    if keep_s < QUEUE_PRUNE_LEAST_S:
+        raise InvalidValue(
+            f"finished requests are kept for {QUEUE_PRUNE_LEAST_S:.0f} s (a day) at least, and not for {keep_s:g} s: a request "
+            "is what its idempotency key is known by, and without it a prompt that is asked again would be delivered again",
+            field="keep_s",
+            least=QUEUE_PRUNE_LEAST_S,
+        )
 
 
 def check_draft(draft: Draft) -> None:

@@ -25,7 +25,9 @@ T = TypeVar("T")
 _PERMANENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
 """What another try cannot mend: the name itself is not what it should be."""
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+"""What file systems say that have no second names for a file, or no more."""
+
 _RACY_NS = 50_000_000
 """How old a change must be before its time proves anything: clocks of file systems tick in steps of some milliseconds."""
 
@@ -232,11 +234,12 @@ def sync_file(spot: Spot) -> None:
 
 
 def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
-    """What it means that a file or folder cannot be read."""
+    """What it means that a file or folder cannot be read. `tried` says that it was tried as often as is configured already."""
     return StoreUnavailable(
-        f"cannot read {path} ({os.strerror(error.errno or 0)}): check its permissions and the disk; nothing was changed",
+        f"cannot read {path} ({os.strerror(error.errno or 0)}): check its permissions and the disk",
         path=str(path),
         outcome="none",
+        tried=True,
     )
 
 
@@ -244,7 +247,7 @@ def _unwritable(path: Path, error: Exception) -> StoreUnavailable:
     number = error.errno if isinstance(error, OSError) else None
     why = str(error) if number is None else os.strerror(number)
     todo = "free some space" if number in (errno.ENOSPC, errno.EDQUOT) else "check what is there, its permissions and the disk"
-    return StoreUnavailable(f"cannot write {path} ({why}): {todo}; nothing was changed", path=str(path), outcome="none")
+    return StoreUnavailable(f"cannot write {path} ({why}): {todo}", path=str(path), outcome="none", tried=True)
 
 
 def _read(spot: Spot) -> Found | None:
@@ -357,7 +360,7 @@ def _keep(folder: int, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         _copy(folder, name, old)
     faults.reach("files.keep.between")

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
-from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, backup_of
+from holdfast.stores.files.disk import NO_LINKS, Disk, Found, Spot, Unfit, backup_of
 from holdfast.stores.files.sheet import Sheet, Unsound, documents_of, parse
 
 GONE = "it is gone"
@@ -80,8 +80,10 @@ def _set_aside(spot: Spot, now: datetime) -> str | None:
             return aside
         try:
             os.link(spot.path, aside, follow_symlinks=False)
-        except PermissionError:
-            # A file system without links. Killed before the next rename, the file is gone and is restored all the same.
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # Killed before the next rename, the file is gone and is restored all the same.
             os.rename(spot.path, aside)
         return aside
     return None

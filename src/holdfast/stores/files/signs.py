@@ -1,15 +1,14 @@
 """Signs: files that show volatile records to people and are never read back.
 
 They follow the records a moment later. Whoever changed one brings its sign in step under a lock of their own, by what the
-store says then, so the last to write shows the latest. A sign never fails the change that it tells of; one that a killed
-process left behind is put right by the next change of that record, or when a store is opened.
+store says then, so the last to write shows the latest. A sign never fails the change that it tells of, nor keeps it waiting for
+long; one that a killed or stopped process left behind is put right by the next change of that record, or when a store is
+opened.
 """
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,10 @@ from holdfast.stores.files.disk import temporary
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.rendering import render
 from holdfast.stores.files.sheet import parse
+from holdfast.stores.sqlite.gate import Gate
+
+_TURN_S = 1.0
+"""How long the turn to write signs is waited for: whoever is stopped in the middle must keep nobody else from a change."""
 
 _SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
 
@@ -37,6 +40,7 @@ class Signs:
         self._store = store
         self._folders = folders
         self._shown = dict(shown)
+        self._gate = self._new_gate()
 
     def of(self, space: Space[Any]) -> Sign[Any] | None:
         """How a space is shown; None when it is not."""
@@ -44,23 +48,36 @@ class Signs:
 
     def follow(self, touched: Mapping[Space[Any], Iterable[str]]) -> None:
         """Bring the signs of these records in step."""
-        with contextlib.suppress(*_SETTLED_FAILURES), self._alone():
-            for space, keys in touched.items():
-                sign = self.of(space)
-                for key in keys:
-                    if sign is not None:
-                        self._show(sign, key, self._store.get(space, key))
+        self._alone(lambda: self._follow(touched))
+
+    def _follow(self, touched: Mapping[Space[Any], Iterable[str]]) -> None:
+        for space, keys in touched.items():
+            sign = self.of(space)
+            for key in keys:
+                if sign is not None:
+                    self._show(sign, key, self._store.get(space, key))
 
     def begin(self) -> None:
         """Bring every sign in step, and take away those of records that are gone."""
-        with contextlib.suppress(*_SETTLED_FAILURES), self._alone():
-            for space, sign in self._shown.items():
-                damaged: Damage = []
-                rows = self._store.read(lambda tx, s=space, d=damaged: tx.range(s, damaged=d), scope=[space])  # type: ignore[misc]
-                kept = {path for row in rows if (path := self._show(sign, row.key, row))}
-                for path in self._present(sign):
-                    if path not in kept and _ours(path):
-                        path.unlink(missing_ok=True)
+        self._alone(self._begin)
+
+    def close(self) -> None:
+        """Show nothing more."""
+        self._gate.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's turn to the parent. Raises StoreUnavailable."""
+        self._gate.abandon()
+        self._gate = self._new_gate()
+
+    def _begin(self) -> None:
+        for space, sign in self._shown.items():
+            damaged: Damage = []
+            rows = self._store.read(lambda tx, s=space, d=damaged: tx.range(s, damaged=d), scope=[space])  # type: ignore[misc]
+            kept = {path for row in rows if (path := self._show(sign, row.key, row))}
+            for path in self._present(sign):
+                if path not in kept and _ours(path):
+                    path.unlink(missing_ok=True)
 
     def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
         called = sign.called(key)
@@ -82,14 +99,13 @@ class Signs:
         paths = [base / name / pattern.rest if pattern.rest else base / name for name in names if pattern.inner(name)]
         return [path for path in paths if path.is_file() and not path.is_symlink()]
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        fd = open_file(self._folders.own / "signs", os.O_RDWR, self._access)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+    def _new_gate(self) -> Gate:
+        return Gate(self._folders.own / "signs", self._access)
+
+    def _alone(self, work: Callable[[], None]) -> None:
+        """Write signs while nobody else does; not at all, if that cannot be soon."""
+        with contextlib.suppress(*_SETTLED_FAILURES):
+            self._gate.run(work, _TURN_S)
 
 
 class NotingTx:
@@ -150,11 +166,8 @@ def _write(path: Path, data: bytes, access: Access) -> None:
     make_folder(path.parent, access)
     staged = path.with_name(temporary(path.name))
     staged.unlink(missing_ok=True)
-    fd = open_file(staged, os.O_WRONLY, access)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+    with os.fdopen(open_file(staged, os.O_WRONLY, access), "wb") as file:
+        file.write(data)
     os.rename(staged, path)
 
 

@@ -90,14 +90,14 @@ class FilesStore:
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
         self.cabinet = Cabinet(self.folders, self.disk)
         self._picture = Picture(self.cabinet, self.inner)
-        try:
+        with contextlib.ExitStack() as undone:
+            undone.callback(self.inner.close)
             self._refuse_networks()
             owning.claim_all(self.folders, self._given, self.access)
             self._latch = Gate(self.folders.own / "latch", self.access)
-        except BaseException:
-            self.inner.close()
-            raise
-        self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
+            undone.callback(self._latch.close)
+            self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
+            undone.pop_all()
         self._signs.begin()
         self._closed = False
         _stores.add(self)
@@ -164,6 +164,7 @@ class FilesStore:
             self._closed = True
             self.cabinet.forget()
             self._latch.close()
+            self._signs.close()
             self.inner.close()
 
     def after_fork(self) -> None:
@@ -172,6 +173,7 @@ class FilesStore:
         self._picture.forget()
         if not self._closed:
             self._latch = Gate(self.folders.own / "latch", self.access)
+            self._signs.after_fork()
 
     def alone(self, work: Callable[[], T], timeout_s: float) -> T:
         """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
@@ -249,15 +251,21 @@ class FilesStore:
         finally:
             mine.end()
         changes = changed.changes()
-        # Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was.
-        for change in changes:
-            if change.data is None:
-                self.disk.check_removable(change.spot)
-            else:
-                staged.append(change.spot)
-                self.disk.stage(change.spot, change.data)
+        self._stage(changes, staged)
         redo.keep(tx, self.folders, changes)
         return _Done(result, changed, changes, noting.touched)
+
+    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> None:
+        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was."""
+        try:
+            for change in changes:
+                if change.data is None:
+                    self.disk.check_removable(change.spot)
+                else:
+                    staged.append(change.spot)
+                    self.disk.stage(change.spot, change.data)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error.message}; nothing was changed", **error.fields) from None
 
     def _bring_up(self, done: _Done, deadline: float) -> None:
         """The change is made, whatever happens here: what is left to do, the next one at the latch does."""
@@ -266,9 +274,7 @@ class FilesStore:
             self._clear(deadline)
         except (OSError, Unfit, HoldfastError) as error:
             self.cabinet.forget()
-            # What was wanted now was not done; the change itself was, before.
-            why = str(error).removesuffix("; nothing was changed")
-            _warn("files are behind, the next change brings them up: %s", why)
+            _warn("files are behind, the next change brings them up: %s", error)
             return
         done.plan.remember(self.cabinet)
 
@@ -280,7 +286,7 @@ class FilesStore:
         left = self.inner.transact(lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline))
         try:
             bringing.bring_up(self.disk, left.values(), staged=False)
-        except (OSError, Unfit) as error:
+        except (OSError, Unfit, StoreUnavailable) as error:
             raise StoreUnavailable(
                 f"files of {self.root} cannot be brought up to the last change ({error}): mend that and try again; nothing was "
                 "changed by this call",

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Space
@@ -12,7 +11,7 @@ from holdfast.kernel.store import Damage, ReadTx, Row, Tx
 from holdfast.stores.files.redo import GENERATIONS, Mark, laid_out, shadow_of
 from holdfast.stores.files.sheet import Sheet
 from holdfast.stores.files.shelf import Shelf
-from holdfast.stores.scoping import check_key, out_of_scope, storable
+from holdfast.stores.scoping import check_key, has_ended, out_of_scope, storable
 
 X = TypeVar("X", bound=ReadTx)
 
@@ -30,6 +29,12 @@ class Revisions:
         self._shadow = shadow_of(space)
         self._place = (space.name, generation)
         self._remembered = remembered
+        self._separate = False
+
+    def separate(self) -> None:
+        """Remember for this transaction alone from here on: it changes the space, and what it sees then may be taken back."""
+        if not self._separate:
+            self._separate, self._remembered = True, dict(self._remembered)
 
     def of(self, keys: Sequence[str]) -> list[int]:
         """The revision of each key."""
@@ -66,12 +71,12 @@ class Room(Generic[R]):
         self.layout = layout
         self.shelf = shelf
         self.sheet = sheet
-        self._revisions = revisions
+        self.revisions = revisions
 
     def rows(self, found: Sequence[tuple[str, R]], revision: Callable[[], int]) -> list[Row[R]]:
         """Records with their revisions; what this transaction has put has its own."""
         old = [key for key, _ in found if key not in self.shelf.changed]
-        known = dict(zip(old, self._revisions.of(old), strict=True)) if old else {}
+        known = dict(zip(old, self.revisions.of(old), strict=True)) if old else {}
         return [Row(key, record, known[key] if key in known else revision()) for key, record in found]
 
 
@@ -141,7 +146,7 @@ class FilesReadTx(Generic[X]):
 
     def _room(self, space: Space[R]) -> Room[R] | None:
         if self._ended:
-            raise InvalidValue("this transaction has ended: use `tx` only inside its body")
+            raise has_ended()
         if laid_out(space) is None:
             return None
         if space.name not in self._names:
@@ -166,6 +171,7 @@ class FilesTx(FilesReadTx[Tx]):
             return
         check_key(key)
         room.shelf.put(key, record)
+        room.revisions.separate()
         # Its number is due also if nobody asks for it.
         self._tx.put(shadow_of(space), key, Mark(schema_version=space.schema_version))
 
@@ -175,6 +181,7 @@ class FilesTx(FilesReadTx[Tx]):
             return self._tx.delete(space, key)
         if not storable(key) or not room.shelf.delete(key):
             return False
+        room.revisions.separate()
         self._tx.delete(shadow_of(space), key)
         return True
 

@@ -66,16 +66,20 @@ def check(store: FilesStore, spaces: Spaces) -> list[str]:
 
 
 def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
-    """A record as it lies in its file, damaged or not. Raises NotFound."""
+    """A record as it lies in its file, damaged or not. Raises NotFound, and StoreCorrupt for a file of which nothing can be
+    read."""
     layout = laid_out(space)
     if layout is None:
         return upkeep.content(store.inner, space, key)
-    pending = Part(store.namespace, store.cabinet, store.inner).pending()
+    part = Part(store.namespace, store.cabinet, store.inner)
     found: bytes | None = None
     if isinstance(layout, OneFile):
-        documents = documents_of(layout, store.cabinet.sheet(space, layout, pending))
-        found = to_json(documents[key]) if key in documents else None
+        # Any read mends such a file, if that can be done, and tells of it.
+        store.read(lambda _: None, scope=[space])
+        entry = entries_of(part, space).get(key)
+        found = None if entry is None else to_json(entry.document)
     else:
+        pending = part.pending()
         spot = store.cabinet.spot_of(layout, key)
         with suppress(Unfit):
             read = store.disk.read(spot)
@@ -257,7 +261,7 @@ def _also_before(spots: Iterable[Spot]) -> Iterator[Spot]:
 def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
     """A private copy of a backup, in a folder of its own since opening a store makes files beside it."""
     if not source.is_file():
-        raise NotFound(f"there is no backup {source}", path=str(source))
+        raise NotFound(f"there is no backup {source}: give a file that `holdfast store backup` made", path=str(source))
     folder = store.cabinet.folders.own / f"restore-{secrets.token_hex(4)}"
     make_one_folder(folder)
     try:

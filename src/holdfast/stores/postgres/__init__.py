@@ -24,7 +24,7 @@ Nothing here is imported before a store is opened, so that a program without the
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.kernel.wording import installing
+from holdfast.kernel.extras import installing
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.store import PostgresStore

@@ -55,14 +55,16 @@ def transact(
 
     def run(raw: Connection) -> Ended[T]:
         tx = PostgresTx(raw, namespace, scope, deadline, set(stripes), connections.clock)
-        tx.begin(durable=durable)
-        result = body(tx)
         try:
+            tx.begin(durable=durable)
+            result = body(tx)
             tx.prepare()
             return committing(raw, result, tx.xid, tx.commit)
         except LateLatch as late:
             stripes.update(late.stripes)
             raise
+        finally:
+            tx.end()
 
     return certain(connections, run, deadline)
 

@@ -39,8 +39,13 @@ class SessionLock:
         self._key = session_key(namespace, name)
         high, low = divmod(self._key % (1 << 64), 1 << 32)
         self._held = _HELD.format(high=high, low=low)
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        """Begin with no connection, as in a forked child: its parent's are its parent's, and a thread that the child lacks may
+        have been asking."""
         self._mutex = threading.Lock()
-        self._asking: tuple[int, Connection] | None = None
+        self._asking: Connection | None = None
 
     def contender(self) -> "SessionContender":
         """Open the connection that is to carry it. Raises StoreUnavailable."""
@@ -60,17 +65,16 @@ class SessionLock:
                 raise translated(self._connections.address, error) from None
 
     def _connection(self) -> Connection:
-        # Kept by pid: what a forked child inherited is its parent's.
-        if self._asking is None or self._asking[0] != os.getpid():
-            self._asking = (os.getpid(), self._connections.connect())
-        return self._asking[1]
+        if self._asking is None:
+            self._asking = self._connections.connect()
+        return self._asking
 
     def close(self) -> None:
         """Let go of the connection that asks."""
         with self._mutex:
             asking, self._asking = self._asking, None
-            if asking is not None and asking[0] == os.getpid():
-                asking[1].close()
+            if asking is not None:
+                asking.close()
 
 
 class SessionContender:

@@ -79,7 +79,11 @@ class PostgresStore:
             cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")
             cursor.nextset()
             now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]))
-            return body(PostgresReadTx(raw, self.namespace, names, now))
+            tx = PostgresReadTx(raw, self.namespace, names, now)
+            try:
+                return body(tx)
+            finally:
+                tx.end()
 
         return self.connections.persist(snapshot, deadline)
 
@@ -142,6 +146,8 @@ class PostgresStore:
         """In a forked child: begin with no connection, thread or lock of the parent's."""
         self.connections.after_fork()
         self._listening.after_fork()
+        for lock in self._session_locks:
+            lock.begin_process()
 
     def _ask_now(self) -> datetime:
         asked = f"SELECT {latches.NOW}"

@@ -22,7 +22,7 @@ from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import SOMEBODY, notices
 from holdfast.stores.postgres.messages import Answer, Statement, bound, exchange
-from holdfast.stores.scoping import check_entry, check_key, plan_of, storable
+from holdfast.stores.scoping import ENDED, check_entry, check_key, plan_of, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
 _APPEND = (
@@ -62,6 +62,10 @@ class PostgresReadTx(SqlReadTx):
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return exchange(self._raw, [bound(sql, parameters)])[0].rows
+
+    def end(self) -> None:
+        """From here on it can do nothing: its connection may belong to another transaction."""
+        self._names = self._raw = ENDED
 
 
 class PostgresTx(PostgresReadTx, SqlTx):

@@ -33,10 +33,13 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
         raw.execute("BEGIN")
         try:
             found = known_spaces(spaces, (row[0] for row in raw.execute("SELECT name FROM spaces ORDER BY name")))
-            journal = [Told(*row) for file in (raw, volatile) for row in _if_there(file, _ENTRIES)]
+            journal = _in_one(
+                [Told(*row) for row in _if_there(raw, _ENTRIES)], [Told(*row) for row in _if_there(volatile, _ENTRIES)]
+            )
             counts = {space.name: _count(volatile if space.volatile else raw, space) for space in spaces}
-            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()))
-            yield Contents(era, counts, _records(raw, found), iter(sorted(journal)))
+            told = token.era(journal[-1].revision) if journal else 0
+            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()), told)
+            yield Contents(era, counts, _records(raw, found), iter(journal))
         finally:
             raw.execute("ROLLBACK")
 
@@ -85,6 +88,20 @@ def _volatile(store: SqliteStore) -> sqlite3.Connection:
     """The volatile file of this boot, or an empty one where nobody made it yet."""
     path = store.volatile_path()
     return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) if path.exists() else sqlite3.connect(":memory:")
+
+
+def _in_one(durable: list[Told], volatile: list[Told]) -> list[Told]:
+    """The entries of both files by their revisions. The counter of one may have come to where the other began (token.py): an
+    entry of the volatile file then takes the next number that is free, as no record of the copy has its own for a token."""
+    taken = {entry.revision for entry in durable}
+    revision = 0
+    moved = []
+    for entry in volatile:
+        revision = max(entry.revision, revision + 1)
+        while revision in taken:
+            revision += 1
+        moved.append(entry._replace(revision=revision))
+    return sorted([*durable, *moved])
 
 
 def _count(raw: sqlite3.Connection, space: Space[Any]) -> int:

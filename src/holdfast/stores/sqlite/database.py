@@ -5,8 +5,8 @@ Rules that keep acknowledged changes through a power loss, each of which was see
 - the log's descriptor is opened and closed with its connection (wal.py);
 - the database and its -shm file are never opened but through SQLite: closing any descriptor of them drops its locks;
 - a durable transaction syncs even if it only read, since its answer may rest on a commit that is not synced yet;
-- a failed sync is never retried: the kernel may have dropped the pages. The outcome is unknown, and all connections are
-  opened anew;
+- a failed sync is never retried: the kernel may have dropped the pages. The outcome is unknown, all connections are opened
+  anew, and nobody is acknowledged anything until the log is begun anew (doubt.py);
 - the folder is synced once for each connection, as its log may be new.
 """
 
@@ -23,14 +23,14 @@ from typing import TypeVar
 
 from holdfast.access import Access
 from holdfast.kernel import faults
-from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
-from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite import doubt, schema
 from holdfast.stores.sqlite.counter import SharedCounter
 from holdfast.stores.sqlite.filesystem import Place
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
-from holdfast.stores.sqlite.wal import Log, SharedSync, log_path
+from holdfast.stores.sqlite.wal import Log, SharedSync, refuse_truncated
 
 T = TypeVar("T")
 
@@ -47,7 +47,6 @@ change of a page has to find its way past all earlier ones of it."""
 
 _TIDY_EVERY = 8
 _VOLATILE_TRIES = 10
-_PAGE_BYTES_MIN = 512
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
 
@@ -123,7 +122,7 @@ class Database:
             raise
 
     def _begin_process(self) -> None:
-        gate = self.path.with_name(self.path.name + "-gate")
+        gate = doubt.gate_path(self.path)
         # A file that is synced keeps each revision itself.
         self.counter = None if self._synced else SharedCounter(gate, self._access)
         # A turn at a volatile file takes some 50 us; one at a durable file may have a checkpoint in it.
@@ -211,32 +210,54 @@ class Database:
         """Return once everything committed so far survives a power loss."""
         if not self._synced:
             return
+        why = "another process's sync failed"
         try:
             self._shared.sync(connection.log)
+            # A descriptor that was opened after another one was told of an error is not told of it.
+            if not doubt.is_marked(self.gate):
+                return
         except OSError as error:
-            self._generation += 1
-            while self._idle:
-                self._close(self._idle.pop())
-            raise StoreUnavailable(
-                f"{self.path} could not be synced to disk ({os.strerror(error.errno or 0)}); whether the change survives is "
-                "unknown: check the disk, then look before you repeat it",
-                path=str(self.path),
-                outcome="unknown",
-            ) from None
+            why = os.strerror(error.errno or 0)
+        self._renew()
+        raise StoreUnavailable(
+            f"{self.path} could not be synced to disk ({why}); whether the change survives is unknown: check the disk, then "
+            "look before you repeat it",
+            path=str(self.path),
+            outcome="unknown",
+        )
+
+    def certain(self, timeout_s: float) -> None:
+        """Before a durable change: if a sync of the log has failed, copy what it holds into the database, and begin it anew.
+        Raises StoreUnavailable where that cannot be done yet; then nothing was changed."""
+        if not self._synced or not doubt.is_marked(self.gate):
+            return
+        deadline = time.monotonic() + timeout_s
+        # The descriptors of older connections would still tell of the failure.
+        self._renew()
+        with self.connection(timeout_s) as connection:
+            self.alone(lambda: doubt.empty_log(self.path, self.gate, connection.raw, deadline), timeout_s)
+
+    def _renew(self) -> None:
+        """Let every connection be opened anew."""
+        self._generation += 1
+        while self._idle:
+            self._close(self._idle.pop())
 
     def tidy(self, connection: Connection) -> None:
         """Checkpoint the log when it has grown to its bound. Never fails the transaction it comes after."""
         # At the first change too: a one-shot program makes no second.
         due = connection.changes % _TIDY_EVERY == 0
         connection.changes += 1
-        if not due or not connection.log.reaches(CHECKPOINT_FRAMES if self._synced else CHECKPOINT_FRAMES_VOLATILE):
+        if not due:
             return
         raw = connection.raw
 
         def checkpoint() -> bool:
             return not raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[0]
 
-        with contextlib.suppress(sqlite3.Error, HoldfastError):
+        with contextlib.suppress(sqlite3.Error, OSError, HoldfastError):
+            if not connection.log.reaches(CHECKPOINT_FRAMES if self._synced else CHECKPOINT_FRAMES_VOLATILE):
+                return
             # Most of the work happens outside the gate, while others go on writing.
             if checkpoint():
                 faults.reach("sqlite.checkpoint.between")
@@ -267,9 +288,7 @@ class Database:
 
     def close(self) -> None:
         """Close what is idle and the gate; what is lent out closes when it comes back."""
-        self._generation += 1
-        while self._idle:
-            self._close(self._idle.pop())
+        self._renew()
         self.gate.close()
 
     def before_fork(self) -> None:
@@ -317,7 +336,7 @@ class Database:
         generation = self._generation
         try:
             self.place.check()
-            self._refuse_truncated()
+            refuse_truncated(self.path)
             raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
             self._configure(raw, deadline)
             connection = Connection(raw, Log(self.path), generation)
@@ -360,19 +379,6 @@ class Database:
             faults.reach("sqlite.create.before")
             raw.execute("COMMIT")
             faults.reach("sqlite.create.after")
-
-    def _refuse_truncated(self) -> None:
-        """SQLite takes a file of less than a page for a new database, and deletes the log beside it with what it holds."""
-        # The log first: another process may be making both at this moment, and makes the log last.
-        try:
-            logged = log_path(self.path).stat().st_size
-        except FileNotFoundError:
-            logged = 0
-        size = self.path.stat().st_size
-        if 0 < size < _PAGE_BYTES_MIN or (size == 0 and logged):
-            raise StoreCorrupt(
-                f"{self.path} was truncated to {size} bytes: run `holdfast store restore FILE`", path=str(self.path)
-            )
 
     def _persist(self, work: Callable[[], T], deadline: float) -> T:
         """Do it, again while another program is in the way. Our own writers queue at the gate and do not meet here."""

@@ -51,6 +51,7 @@ class Fifos:
         # Every change notifies a topic or two; joining paths would cost as much as looking there.
         self._topic = lru_cache(maxsize=1024)(self._topic_folder)
         self._pool: deque[tuple[str, int]] = deque()
+        self._closed = False
 
     def listen(self, topics: Sequence[str]) -> FdListener:
         """Open an ear. It hears the topics, and its own address."""
@@ -85,13 +86,16 @@ class Fifos:
             self._signal(Path(folder, name))
 
     def close(self, *, forked: bool = False) -> None:
-        """Let the idle FIFOs go. A forked child only closes its copies: the files are its parent's."""
-        while self._pool:
-            name, fd = self._pool.pop()
-            os.close(fd)
-            if not forked:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._folder / name)
+        """Let the idle FIFOs go, and those still in use when their listeners leave. A forked child only closes its copies, as
+        the files are its parent's, and goes on with others."""
+        self._closed = not forked
+        with contextlib.suppress(IndexError):
+            while True:
+                name, fd = self._pool.pop()
+                os.close(fd)
+                if not forked:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._folder / name)
 
     def _idle(self) -> tuple[str, int] | None:
         """One of those that wait for use, and still lie where notifiers look for them."""
@@ -115,7 +119,11 @@ class Fifos:
             make_node(unfinished, stat.S_IFIFO, self._access)
             # Open for both, so that it never reports an end of file when a notifier closes its side.
             fd = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.rename(unfinished, path)
+            try:
+                os.rename(unfinished, path)
+            except BaseException:
+                os.close(fd)
+                raise
             return name, fd
         except OSError as error:
             raise opening_failed(path, error) from None
@@ -168,6 +176,9 @@ class Fifos:
                 os.rmdir(link.parent)
         if len(self._pool) < _POOL_MAX:
             self._pool.append((name, fd))
+            if self._closed:
+                # Looked at only now: of the one that leaves and the one that closes, one sees the other.
+                self.close()
             return
         with contextlib.suppress(OSError):
             os.unlink(self._folder / name)

@@ -66,6 +66,19 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
+def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreCorrupt for a file of ours that lacks one of the tables that every store has, or the numbers by which tokens
+    are given."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables.issuperset(("meta", "spaces", "journal")):
+        numbers = {row[0] for row in connection.execute("SELECT name FROM meta")}
+        if numbers.issuperset(("revision", "era")):
+            return
+    raise StoreCorrupt(
+        f"{path} lacks what every store has: put a backup in its place with `holdfast store restore FILE`", path=str(path)
+    )
+
+
 def refuse_foreign(path: Path) -> None:
     """Refuse a file that is no store of ours before anything is put beside it. Raises StoreCorrupt or SchemaTooNew.
 

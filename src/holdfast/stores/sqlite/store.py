@@ -1,7 +1,6 @@
 """The store port on SQLite: a durable file, and beside it a volatile one for the state of one boot."""
 
 import contextlib
-import glob
 import os
 import sqlite3
 import threading
@@ -23,7 +22,7 @@ from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, 
 from holdfast.stores.scoping import Plan, check_keys, check_limit, plan_of, storable
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import database as database_
-from holdfast.stores.sqlite import journal, schema
+from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
@@ -108,6 +107,8 @@ class SqliteStore:
 
     def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True) -> T:
         database = self._database(plan.volatile, deadline)
+        if durable:
+            database.certain(_left(deadline))
         with database.connection(_left(deadline)) as connection:
             self._declare(database, connection, plan.spaces, deadline)
 
@@ -212,6 +213,9 @@ class SqliteStore:
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
+        # Who only changes something has no use for it, nor for what it needs.
+        from holdfast.stores.sqlite import journal
+
         self._check_open()
         check_limit(limit)
         files = [self.durable]
@@ -278,6 +282,7 @@ class SqliteStore:
             if self._volatile is None:
                 path = self.volatile_path()
                 prepare(path, self.access)
+                self.durable.certain(_left(deadline))
                 # Lent before, since `create` may run in the gate's thread, which cannot open one while this thread does.
                 with self.durable.connection(_left(deadline)) as connection:
                     self._volatile = Database(
@@ -311,10 +316,14 @@ class SqliteStore:
         self._hot.clear()
 
     def _begin_boot(self) -> None:
+        def known(raw: sqlite3.Connection) -> bool:
+            schema.refuse_gutted(raw, self.path)
+            return schema.knows_boot(raw, self._boot_id)
+
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            known = self.durable.reading(connection, lambda raw: schema.knows_boot(raw, self._boot_id), TRANSACT_TIMEOUT_S)
-            if known:
+            if self.durable.reading(connection, known, TRANSACT_TIMEOUT_S):
                 return
+            self.durable.certain(TRANSACT_TIMEOUT_S)
             self.durable.write(connection, lambda: self._begin_boot_in(connection.raw), TRANSACT_TIMEOUT_S, sleepy=True)
             self.durable.settle(connection)
 
@@ -347,6 +356,9 @@ class SqliteStore:
     def _end_other_boots(self) -> int:
         """Remove the files of earlier boots, which nobody can have open any more; return the last era of their tokens, whose
         counters may have carried beyond the one they were begun in."""
+        # Once a boot.
+        import glob
+
         known = 0
         mine = self.volatile_path()
         for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.locks-*")):

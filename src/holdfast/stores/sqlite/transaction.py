@@ -9,7 +9,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.scoping import check_entry, check_key, check_texts
+from holdfast.stores.scoping import check_entry, check_key, check_texts, has_ended
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import STRIDE, SharedCounter
@@ -157,7 +157,7 @@ def unfit(error: Exception) -> InvalidValue:
 
 
 def _ended(*_: Any) -> sqlite3.Cursor:
-    raise InvalidValue("this transaction has ended: use `tx` only inside its body")
+    raise has_ended()
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,8 +3,6 @@
 import contextlib
 import errno
 import os
-import pwd
-import shlex
 import sqlite3
 import stat
 from pathlib import Path
@@ -52,7 +50,7 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
             path=str(path),
             outcome="none",
         )
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and not committing and _no_room(path)):
         return StoreUnavailable(
             f"no space left to write {path}: free some; nothing was changed", path=str(path), outcome="none"
         )
@@ -71,9 +69,24 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
     )
 
 
+def _no_room(path: Path) -> bool:
+    """Is the disk full? SQLite says only of some writes that this is why they failed: who opens a store meets an I/O error."""
+    try:
+        there = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return there.f_bavail * there.f_frsize < _ROOM_LEAST_BYTES
+
+
+_ROOM_LEAST_BYTES = 1 << 16
+"""What SQLite shares with other processes beside a database grows by half of this."""
+
+
 def _restored(path: Path) -> str:
     """What to do about a damaged file. That of locks is in no backup, and is nothing but the locks of this boot."""
     if ".locks-" in path.name:
+        import shlex
+
         return f"it has locks alone, so end what holds them, then `rm {shlex.quote(str(path))}*`; the next one begins it anew"
     return "put a backup in its place with `holdfast store restore FILE`"
 
@@ -111,6 +124,8 @@ def _owner_of(path: Path) -> str:
 
 
 def _user(number: int) -> str:
+    import pwd
+
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

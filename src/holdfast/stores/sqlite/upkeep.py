@@ -119,7 +119,7 @@ def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
 
 def _sound_backup(source: Path) -> sqlite3.Connection:
     if not source.is_file():
-        raise NotFound(f"there is no backup {source}", path=str(source))
+        raise NotFound(f"there is no backup {source}: give a file that `holdfast store backup` made", path=str(source))
     raw = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         if schema.layout_of(raw, source) == 0:
@@ -167,6 +167,7 @@ def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
         if time.monotonic() > deadline:
             raise StoreUnavailable(f"{live.path} is locked by another program: close it there and try again", outcome="none")
 
+    live.durable.certain(TRANSACT_TIMEOUT_S)
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
         def work() -> None:
@@ -206,7 +207,11 @@ def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
 def _era_of_remains(path: Path) -> int:
     """The last era of what is in place, as far as it can still be read; 0 otherwise."""
     if path.exists():
-        with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw:
+        # What is damaged may also lack the numbers.
+        with (
+            contextlib.suppress(sqlite3.Error, TypeError),
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw,
+        ):
             return schema.last_era(raw)
     return 0
 

@@ -11,10 +11,13 @@ import threading
 from pathlib import Path
 
 from holdfast.kernel import faults
+from holdfast.kernel.errors import StoreCorrupt
+from holdfast.stores.sqlite import doubt
 
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 _PAGE_BYTES = 4096
+_PAGE_BYTES_MIN = 512
 
 
 def log_path(database: Path) -> Path:
@@ -22,28 +25,48 @@ def log_path(database: Path) -> Path:
     return database.with_name(database.name + "-wal")
 
 
+def refuse_truncated(database: Path) -> None:
+    """SQLite takes a file of less than a page for a new database, and deletes the log beside it with what it holds. Raises
+    StoreCorrupt for such a file, unless both are new."""
+    # The log first: another process may be making both at this moment, and makes the log last.
+    try:
+        logged = log_path(database).stat().st_size
+    except FileNotFoundError:
+        logged = 0
+    size = database.stat().st_size
+    if 0 < size < _PAGE_BYTES_MIN or (size == 0 and logged):
+        raise StoreCorrupt(f"{database} was truncated to {size} bytes: run `holdfast store restore FILE`", path=str(database))
+
+
 class Log:
     """One descriptor on the log, belonging to one connection."""
 
     def __init__(self, database: Path) -> None:
         self._fd = os.open(log_path(database), os.O_RDONLY | os.O_CLOEXEC)
-        self._folder = database.parent
+        self._database = database
         self._folder_synced = False
 
     def sync(self) -> None:
-        """Make everything in the log survive a power loss. Raises OSError; then nothing is known of it and the connection
-        must not be used again."""
+        """Make everything in the log survive a power loss. Raises OSError; then nothing is known of it, the log is marked as in
+        doubt, and the connection must not be used again."""
         faults.reach("sqlite.sync.before")
-        if not self._folder_synced:
-            # The log may be new, and then so is its name in the folder.
-            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            self._folder_synced = True
-        os.fdatasync(self._fd)
+        try:
+            if not self._folder_synced:
+                # The log may be new, and then so is its name in the folder.
+                self._sync_folder()
+            os.fdatasync(self._fd)
+        except OSError:
+            doubt.raise_mark(self._database)
+            raise
         faults.reach("sqlite.sync.after")
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._database.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._folder_synced = True
 
     def reaches(self, frame: int) -> bool:
         """Has the log, since it was last begun anew, got that many frames? A frame that is left over from before has

@@ -1,6 +1,6 @@
 """Hosts, leases and neighbours: what is answered of them, and what is looked up before they are asked for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.app import Holdfast
@@ -130,6 +130,14 @@ def swept(hf: Holdfast) -> SweptView:
 def router_priority(hf: Holdfast, job_type: str | None, priority: int | None) -> int:
     """The priority that was said, else that of the kind of job."""
     return hf.settings.network.job_priorities.get(job_type or "", 0) if priority is None else priority
+
+
+def router_limit_s(hf: Holdfast, names: Sequence[str], timeout_s: float | None) -> float:
+    """The time limit that was said, else the configured one for a router, or for a set of them."""
+    times = hf.settings.network.lock_timeouts
+    if timeout_s is not None:
+        return timeout_s
+    return times.router_lock if len(names) == 1 else times.router_lock_atomic
 
 
 def no_such_host(name: str) -> RegistryNotFound:

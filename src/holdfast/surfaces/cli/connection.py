@@ -45,7 +45,7 @@ def store_options(command: F) -> F:
 
 def registry_option(command: F) -> F:
     """Add --registry-dir to a command about jobs."""
-    words = "A folder of jobs as files, one a job, instead of a store  [HOLDFAST_REGISTRY_DIR]"
+    words = "A folder with one file per job, instead of a store  [HOLDFAST_REGISTRY_DIR]"
     return click.option(
         "--registry-dir", envvar=REGISTRY_DIR_ENV, expose_value=False, callback=_remember, help=words, metavar="DIR"
     )(command)

@@ -8,6 +8,10 @@ _SENTENCE_CHARS = 1000
 """More than any has: click would cut it where the line ends."""
 
 
+_ELSEWHERE = {"ls": "list", "rm": "remove", "show": "get"}
+"""What other programs call some commands, too unlike ours to be found by their letters."""
+
+
 class InOrder(click.Group):
     """A group that lists its commands in the order in which they were added, each with its whole first sentence, and names them
     to whoever asks for another."""
@@ -18,8 +22,8 @@ class InOrder(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         asked, known = args[0], self.list_commands(ctx)
         if asked not in known and not asked.startswith("-") and not ctx.resilient_parsing:
-            close = get_close_matches(asked, known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(known)}."
+            meant = _meant(asked, known)
+            hint = f"Did you mean {meant!r}?" if meant else f"There are {', '.join(known)}."
             ctx.fail(f"No such command {asked!r}. {hint}")
         return super().resolve_command(ctx, args)
 
@@ -27,3 +31,12 @@ class InOrder(click.Group):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(_SENTENCE_CHARS)) for name, one in commands if one])
+
+
+def _meant(asked: str, known: list[str]) -> str | None:
+    """The command that was likely meant."""
+    elsewhere = _ELSEWHERE.get(asked)
+    if elsewhere in known:
+        return elsewhere
+    close = get_close_matches(asked, known, n=1)
+    return close[0] if close else None

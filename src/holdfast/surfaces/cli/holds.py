@@ -19,7 +19,7 @@ _by = by_option("Who holds it.", required=True)
 
 @click.group(cls=InOrder)
 def holds() -> None:
-    """Counted holds: how many use a subject, where whoever dies or runs out of time is counted no more.
+    """Counted holds: how many use a subject, where whoever dies or runs out of time no longer counts.
 
     \b
         holdfast holds take host-7 --by run-1 --pid $$
@@ -30,8 +30,10 @@ def holds() -> None:
 @holds.command()
 @_subject
 @_by
-@ttl_option("Let it end by itself after so long, unless taken again.")
-@click.option("--pid", type=click.IntRange(1, PID_MAX), help="Let it end with this process, such as a script's own: --pid $$.")
+@ttl_option("It ends after this long, unless taken again.")
+@click.option(
+    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
+)
 @json_option
 @store_options
 def take(subject: str, by: str, ttl_s: float | None, pid: int | None, as_json: bool) -> None:
@@ -47,7 +49,7 @@ def take(subject: str, by: str, ttl_s: float | None, pid: int | None, as_json: b
 @json_option
 @store_options
 def drop(subject: str, by: str, as_json: bool) -> None:
-    """Let go of SUBJECT, and print how many hold it still; exit 1 when it was not held."""
+    """Let go of SUBJECT, and print how many hold it still; exit status 1 when it was not held."""
     with connected() as hf:
         done = dropped(hf, subject, by=by)
     answer(to_json(done) if as_json else str(done.count))

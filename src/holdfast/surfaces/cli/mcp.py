@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from holdfast.app import connected
 from holdfast.configuration import load_settings
-from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.wording import installing
+from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.extras import installing
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.json_log import log_json_lines
 
@@ -16,7 +16,7 @@ from holdfast.surfaces.cli.json_log import log_json_lines
 @click.command(short_help="The tools of agents, for an MCP client.")
 @click.option("--as", "label", metavar="LABEL", help="Who the agent is.  [HOLDFAST_ACTOR; the agent that runs it; mcp]")
 @click.option("--queue", "queues", multiple=True, metavar="LABEL", help="A queue it may claim jobs from; repeatable.  [--as]")
-@click.option("--log-json", is_flag=True, help="Log JSON, a line an event, to stderr.")
+@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
 @store_options
 def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     """Serve the tools of agents over standard input and output, for one agent, until it goes.
@@ -36,7 +36,7 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     try:
         from holdfast.surfaces.mcp.serving import serve
     except ImportError as error:
-        raise InvalidValue(f"the MCP server needs {error.name}: {installing('mcp')}") from None
+        raise Unavailable(f"the MCP server needs {error.name}: {installing('mcp')}", outcome="none") from None
     from holdfast.surfaces.mcp.claims import Hand
     from holdfast.surfaces.mcp.identity import agent_above, identify
 

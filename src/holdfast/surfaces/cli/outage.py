@@ -9,14 +9,15 @@ _PAUSE_S = 0.5
 
 
 class Outage:
-    """The outages of one command's store, one after the other."""
+    """The outages of one command's store, one after the other; waited for without a word if it is to be quiet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._told = False
 
     def wait(self, error: Unavailable, left_s: float | None = None) -> None:
         """Say so, the first time, and pause before the next try, no longer than is left."""
-        if not self._told:
+        if not self._told and not self._quiet:
             remark(f"{error.message}. This waits, and goes on when the store is back")
         self._told = True
         # A store that was away tells nobody when it is back.
@@ -24,6 +25,6 @@ class Outage:
 
     def over(self) -> None:
         """It answers."""
-        if self._told:
+        if self._told and not self._quiet:
             remark("the store is back")
         self._told = False

@@ -8,13 +8,14 @@ from typing import TextIO
 
 from holdfast.kernel.errors import Corrupt, HoldfastError, status_of
 
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs."""
+_UNFIT = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+"""Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs. Compiled when
+first used: most short commands have nothing to say that could have one in it."""
 
 
 def printable(text: str) -> str:
     """The text with everything written out that a terminal would obey instead of show."""
-    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return re.sub(_UNFIT, lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def write(line: str | bytes) -> None:

@@ -38,8 +38,26 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str,
         # Rich takes width from columns that may wrap; the cells themselves then refuse to.
         drawn.add_column(heading, no_wrap=heading not in elastic)
     for row in rows:
-        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+        cells = zip(headings, row, strict=True)
+        drawn.add_row(*(Text(cell, _style(heading, cell), no_wrap=True, overflow="ellipsis") for heading, cell in cells))
     Console().print(drawn)
+
+
+_TELLING = ("status", "state", "lease", "process", "ends")
+"""The columns that tell how something stands."""
+_STYLES = {
+    **dict.fromkeys(("error", "failed", "dead", "over"), "red"),
+    **dict.fromkeys(("waits", "asked", "yielding", "yielded", "unknown"), "yellow"),
+    **dict.fromkeys(("running", "runs", "held"), "cyan"),
+    "completed": "green",
+    "cancelled": "bright_black",
+}
+"""By a word; what is not among them has the terminal's own colour."""
+
+
+def _style(heading: str, cell: str) -> str:
+    known = (_STYLES[word] for word in cell.replace(",", " ").split() if word in _STYLES) if heading in _TELLING else ()
+    return next(iter(known), "")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -1,10 +1,13 @@
 """The areas of the command line, each loaded when it is asked for."""
 
 import logging
+import os
+import re
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from holdfast import __version__
 from holdfast.surfaces.cli.connection import Given, store_options
@@ -69,17 +72,52 @@ def holdfast(verbose: int) -> None:
         logging.basicConfig(level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
 
 
+_COMPLETE_ENV = "_HOLDFAST_COMPLETE"
+"""By which a shell asks what a line could go on with: the name that click's own scripts for shells use."""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status; errors of the tree come through."""
+    if asked := os.environ.get(_COMPLETE_ENV):
+        return _completed(asked)
     try:
         # Not click's own main(), which answers a closed pipe and Ctrl-C in ways of its own.
         with holdfast.make_context("holdfast", list(arguments), obj=Given()) as context:
             status = holdfast.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except click.ClickException as error:
+    except NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        say(_in_a_line(error))
         return error.exit_code
     finally:
         WARNINGS.flush()
     return status if isinstance(status, int) else 0
+
+
+_NUMBER = r"is not a valid (float|integer)(?: range)?"
+_NUMBERS = {"float": "is not a number such as 30 or 0.5", "integer": "is not a whole number"}
+"""What click says of a number that is none, and what people call it."""
+
+
+def _in_a_line(error: click.ClickException) -> str:
+    """What was wrong with a command, and where to read how it is used."""
+    words = " ".join(error.format_message().split()).rstrip(".")
+    words = re.sub(_NUMBER, lambda found: _NUMBERS[found[1]], words[:1].lower() + words[1:])
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None and isinstance(error, click.NoSuchOption) and _runs_a_command(context):
+        words = f"no such option {error.option_name!r}: if it is one of the command's own, put `--` before that command"
+    return words if context is None else f"{words} (see `{context.command_path} --help`)"
+
+
+def _runs_a_command(context: click.Context) -> bool:
+    return "-- COMMAND" in " ".join(context.get_usage().split())
+
+
+def _completed(asked: str) -> int:
+    """Answer a shell: with the script that it is to read, or with the words that may come next."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(holdfast, {"obj": Given()}, "holdfast", _COMPLETE_ENV, asked)

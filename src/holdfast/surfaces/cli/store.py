@@ -10,6 +10,7 @@ from holdfast.kernel.errors import STATUS
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.progress import working
 from holdfast.surfaces.cli.render import json_document, pairs
 from holdfast.upkeep import Upkeep
 
@@ -36,8 +37,9 @@ def info(as_json: bool) -> None:
 @_json_option
 @store_options
 def check(as_json: bool) -> int:
-    """Look at every page, record, index and journal entry; exit 7 if anything is wrong. Changes nothing."""
-    found = _upkeep().check()
+    """Look at every page, record, index and journal entry; exit status 7 if anything is wrong. Changes nothing."""
+    with working("checking"):
+        found = _upkeep().check()
     if as_json:
         json_document({"sound": not found, "findings": found})
     else:
@@ -51,7 +53,8 @@ def check(as_json: bool) -> int:
 @store_options
 def backup(file: Path, as_json: bool) -> None:
     """Copy the store to a new FILE as of now, while others go on using it."""
-    _upkeep().backup(file)
+    with working("copying"):
+        _upkeep().backup(file)
     _done("backed up to", file, as_json)
 
 
@@ -61,7 +64,8 @@ def backup(file: Path, as_json: bool) -> None:
 @store_options
 def restore(file: Path, as_json: bool) -> None:
     """Put the backup FILE in the store's place. Tokens given out since it was made stay refused."""
-    _upkeep().restore(file)
+    with working("restoring"):
+        _upkeep().restore(file)
     _done("restored from", file, as_json)
 
 
@@ -75,7 +79,8 @@ def copy(source: str, target: str, as_json: bool) -> None:
     Tokens stay as they are, and TO gives only greater ones. The queues of gateways come along. Stop gateways, and whoever else
     writes to FROM, first, and let them use TO after it.
     """
-    copied = Upkeep(load_settings(store=source)).copy(target)
+    with working("copying"):
+        copied = Upkeep(load_settings(store=source)).copy(target)
     said = "\n".join(f"{number} of {name}" for name, number in copied.items() if number) or "nothing but an era"
     answer(to_json({"copied": copied}) if as_json else said)
 

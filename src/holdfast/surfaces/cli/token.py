@@ -11,7 +11,7 @@ from holdfast.surfaces.cli.output import printable
 
 @click.group(cls=InOrder)
 def token() -> None:
-    """Tokens: who holds a resource shows one, and whoever was replaced is refused by it."""
+    """Tokens: whoever holds a resource shows one, so that whoever was replaced can be refused."""
 
 
 @token.command()
@@ -20,7 +20,7 @@ def token() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def check(resource: str, token: int, as_json: bool) -> None:
-    """Is TOKEN in force on RESOURCE? Exit 0 when it is, 4 when it is not.
+    """Is TOKEN in force on RESOURCE? Exit status 0 when it is, 4 when it is not.
 
     \b
         holdfast token check router-1 "$HOLDFAST_LOCK_TOKEN" && write-to router-1

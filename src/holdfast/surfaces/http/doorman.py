@@ -8,13 +8,14 @@ A browser that came by a one-time link has a session instead of the token. A bro
 changes something by a session must also say by its Origin that it is a page of this server.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADER_BYTES_MAX
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADER_BYTES_MAX, HTTP_REFUSED_BYTES_MAX, HTTP_REFUSED_S
 from holdfast.surfaces.http.bearer import same_token
 from holdfast.surfaces.http.problems import refusal
 
@@ -80,7 +81,7 @@ class Doorman:
                 return
         refused = refused or _long_head(scope) or self._oversized(headers)
         if refused is not None:
-            await _answer(send, *refused)
+            await _answer(send, *refused, receive=receive)
             return
         await self._app(scope, receive, send)
 
@@ -136,9 +137,29 @@ def _long_head(scope: Scope) -> tuple[int, bytes] | None:
     return None
 
 
-async def _answer(send: Send, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
+async def _answer(
+    send: Send, status: int, body: bytes, media_type: bytes = b"application/json", receive: Receive | None = None
+) -> None:
     headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
+    if receive is not None:
+        await _hear_out(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _hear_out(receive: Receive) -> None:
+    """Read what a refused client goes on to send, within bounds: closed under it, its connection breaks before it has seen the
+    answer, and many look for that only when all is sent."""
+    left = HTTP_REFUSED_BYTES_MAX
+    while left > 0:
+        try:
+            async with asyncio.timeout(HTTP_REFUSED_S):
+                message = await receive()
+        except TimeoutError:
+            return
+        if message["type"] != "http.request" or not message["more_body"]:
+            return
+        left -= len(message["body"])

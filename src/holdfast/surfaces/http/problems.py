@@ -13,6 +13,7 @@ from litestar.exceptions import HTTPException
 
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
+from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -53,12 +54,12 @@ def on_holdfast_error(_: Request[Any, Any, Any], error: HoldfastError) -> Respon
     return Response(problem, status_code=status, media_type=MediaType.JSON)
 
 
-def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
     """Answer with a refusal of the framework's; what it calls a bad request is a wrong value here."""
     status = 422 if error.status_code in (400, 415) else error.status_code
     extra = [_shown(one) for one in error.extra] if isinstance(error.extra, list) else []
     fields = {"problems": _plain(extra)} if extra else {}
-    problem = Problem(code=_HTTP_CODES.get(status, "error"), message=_words(error, status, extra), fields=fields)
+    problem = Problem(code=_HTTP_CODES.get(status, "error"), message=_words(request, error, extra), fields=fields)
     return Response(problem, status_code=status, media_type=MediaType.JSON, headers=dict(error.headers or {}))
 
 
@@ -108,9 +109,20 @@ def refusal(status: int, message: str) -> tuple[int, bytes]:
     return status, to_json(Problem(code=_HTTP_CODES.get(status, "error"), message=message))
 
 
-def _words(error: HTTPException, status: int, extra: list[Any]) -> str:
+def _words(request: Request[Any, Any, Any], error: HTTPException, extra: list[Any]) -> str:
     told = "; ".join(f"{one.get('key', '')}: {one.get('message', '')}".strip(": ") for one in extra if isinstance(one, dict))
-    return told or error.detail or HTTPStatus(status).phrase
+    if told or error.detail != HTTPStatus(error.status_code).phrase:
+        return told or error.detail
+    return _NEXT.get(error.status_code, error.detail).format(method=request.method, path=request.scope["path"][:_PATH_CHARS])
+
+
+_PATH_CHARS = 200
+_NEXT = {
+    404: "there is nothing at {path}: GET /schema lists what there is",
+    405: "{path} does not take {method}: GET /schema lists what it takes",
+    413: f"the body may have {HTTP_BODY_BYTES_MAX} bytes: put long text into a file and name it",
+}
+"""What the framework refuses in one word, and what to do then."""
 
 
 def _shown(one: Any) -> Any:

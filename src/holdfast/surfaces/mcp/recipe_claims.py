@@ -1,7 +1,5 @@
 """Work that needs a recipe, and a swap to another one."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
@@ -9,10 +7,9 @@ from holdfast.domains.workflows.record import SwapMarker, who
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
-from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
-from holdfast.surfaces.mcp.pursuit import Pursuit
 from holdfast.surfaces.mcp.stopping import Call
+from holdfast.surfaces.mcp.turn import Turn
 
 
 class RecipeClaim:
@@ -68,48 +65,29 @@ class SwapClaim:
         self._grace_s = grace_s
         self._timeout_s = timeout_s
         self._ahead: Sequence[InTheWay] = ()
-        self._ready_s: float | None = None
-        self._pursuit: Pursuit[Swap] | None = None
-        self.told = False
-        """Does the agent know that it may load?"""
-        self._mutex = threading.Lock()
-        self._unwanted = False
-        self._entered: Swap | None = None
+        self._turn: Turn[Swap] = Turn(self._seek, abandon=lambda swap: swap.fail(_GIVEN_UP), over=self._over)
 
     def begin(self, ended: Callable[[], object]) -> None:
         """Ask the others to yield, and wait for them."""
-
-        def over() -> None:
-            self._ready_s = time.monotonic()
-            ended()
-
-        self._pursuit = Pursuit(self._seek, ended=over)
+        self._turn.begin(ended)
 
     def wait(self, limit_s: float, call: Call) -> None:
         """Wait until it is ready."""
-        if self._pursuit is not None:
-            self._pursuit.wait(limit_s, call)
+        self._turn.wait(limit_s, call)
 
     def swap(self) -> Swap | None:
-        """The swap when it is ready; None while others are in the way. Raises what it was refused with."""
-        if self._pursuit is None or not self._pursuit.done:
-            return None
-        if self._pursuit.error is not None:
-            raise self._pursuit.error
-        return self._pursuit.found
+        """The swap when it is ready; None while others are in the way. Raises what it was refused with, and LeaseLost when it
+        was given up."""
+        return self._turn.found()
 
     def tell(self) -> bool:
         """The agent is about to be told that it may load; True for the first time. Raises LeaseLost when the swap is just being
         given up: never both."""
-        with self._mutex:
-            if self._unwanted:
-                raise self._over()
-            first, self.told = not self.told, True
-        return first
+        return self._turn.tell()
 
     def refused(self, error: HoldfastError) -> bool:
         """Is this what the swap itself ended with?"""
-        return self._pursuit is not None and error is self._pursuit.error
+        return error is self._turn.refusal
 
     def loaded(self) -> Swap:
         """The recipe is loaded: make it the current one. Raises EAgain while others are in the way, LeaseLost when the swap was
@@ -128,7 +106,7 @@ class SwapClaim:
 
     def ahead(self) -> tuple[Ahead, ...]:
         """Who is in the way, while it waits."""
-        return () if self._pursuit is not None and self._pursuit.done else tuple(_in_the_way(one) for one in self._ahead)
+        return tuple(_in_the_way(one) for one in self._ahead) if self._turn.waits else ()
 
     def holding(self) -> Holding:
         """What it is, and how it stands."""
@@ -140,59 +118,44 @@ class SwapClaim:
 
     def notices(self) -> Iterator[Notice]:
         """Whether it is ready, was refused, or was lost."""
-        if self._pursuit is not None and self._pursuit.error is not None:
-            yield Notice(kind="swap_refused", handle=self.handle, message=self._pursuit.error.message)
-        elif (swap := self.swap()) is not None:
-            try:
-                swap.check()
-                first = self.tell()
-            except LeaseLost as error:
-                yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
+        if (refusal := self._turn.refusal) is not None:
+            yield Notice(kind="swap_refused", handle=self.handle, message=refusal.message)
+            return
+        try:
+            swap = self.swap()
+            if swap is None:
                 return
-            if first:
-                words = (
-                    f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
-                )
-                yield Notice(kind="swap_ready", handle=self.handle, message=words)
+            swap.check()
+            first = self.tell()
+        except LeaseLost as error:
+            yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
+            return
+        if first:
+            words = f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
+            yield Notice(kind="swap_ready", handle=self.handle, message=words)
 
     def attend(self, now_s: float) -> float | None:
         """A swap that nobody came for is given up: all others wait behind it."""
-        if self.told or self._ready_s is None or self._pursuit is None or self._pursuit.found is None:
-            return None
-        due_s = self._ready_s + MCP_UNTOLD_S
-        if now_s < due_s:
+        due_s = self._turn.untold_until_s()
+        if due_s is None or now_s < due_s:
             return due_s
-        with self._mutex:
-            if self.told:
-                return None
-            self._unwanted = True
-        self._pursuit.found.fail("nobody came to load it")
+        if self._turn.kept is not None and self._turn.withhold():
+            self._turn.kept.fail("nobody came to load it")
         return None
 
     def let_go(self, within_s: float) -> bool:
         """Give the swap up; nothing has changed."""
-        if self._pursuit is None:
-            return False
-        with self._mutex:
-            self._unwanted = True
-            waited = not self._pursuit.done
-        self._pursuit.stop(within_s)
-        if self._entered is not None:
-            self._entered.fail(_GIVEN_UP)
-            return True
-        return waited
+        waited = self._turn.give_up(within_s)
+        if self._turn.kept is None:
+            return waited
+        self._turn.kept.fail(_GIVEN_UP)
+        return True
 
     def _seek(self, stop_fd: int) -> Swap:
         swap = self._hf.workflows.swap(
             self.recipe, grace_s=self._grace_s, timeout_s=self._timeout_s, on_wait=self._see, stop_fd=stop_fd
-        ).__enter__()
-        with self._mutex:
-            if not self._unwanted:
-                self._entered = swap
-                return swap
-        # Its way was free as it was given up, and whoever gave it up may not have waited for that.
-        swap.fail(_GIVEN_UP)
-        raise self._over()
+        )
+        return swap.__enter__()
 
     def _over(self) -> LeaseLost:
         return LeaseLost(f"the swap to {self.recipe} was given up: do not load it; ask for another", recipe=self.recipe)

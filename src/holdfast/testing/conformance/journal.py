@@ -1,6 +1,9 @@
 """The journal."""
 
-from holdfast.kernel.clock import after
+import pytest
+
+from holdfast.kernel.clock import after, ago
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX
 from holdfast.kernel.store import BEGINNING, Store, Tx
 from holdfast.testing.conformance.harness import (
@@ -80,6 +83,12 @@ class JournalKept(Suite):
         assert trim(1, 0.5) == 2
         assert put(store, "a") > last
 
+    def test_trim_takes_any_age(self, store: Store) -> None:
+        append(store, "a")
+        append(store, "b")
+        assert store.transact(lambda tx: tx.trim(keep=100, before=ago(tx.now, 1e300)), scope=[]) == 0
+        assert [entry.subject for entry in store.journal().entries] == ["a", "b"]
+
     def test_a_read_of_the_journal_is_bounded(self, store: Store) -> None:
         def body(tx: Tx) -> None:
             for i in range(JOURNAL_READ_MAX + 5):
@@ -88,4 +97,6 @@ class JournalKept(Suite):
         store.transact(body, scope=[THINGS])
         batch = store.journal()
         assert len(batch.entries) == JOURNAL_READ_MAX
+        with pytest.raises(InvalidValue):
+            store.journal(limit=-1)
         assert len(store.journal(batch.cursor).entries) == 5

@@ -1,12 +1,14 @@
 """One transaction, the hot paths, and namespaces."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.space import Space
+from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Store, Tx
 from holdfast.testing.conformance.harness import (
     CLOCKED,
@@ -20,6 +22,21 @@ from holdfast.testing.conformance.harness import (
     needs,
 )
 from holdfast.testing.conformance.steps import append, put
+
+_LOOKS: tuple[Callable[[Any], object], ...] = (
+    lambda tx: tx.get(THINGS, "a"),
+    lambda tx: tx.range(THINGS),
+    lambda tx: tx.find(THINGS, "place"),
+    lambda tx: tx.count(THINGS),
+)
+_CHANGES: tuple[Callable[[Any], object], ...] = (
+    lambda tx: tx.put(THINGS, "a", Thing(rank=1)),
+    lambda tx: tx.put(THINGS, "b", Thing()),
+    lambda tx: tx.delete(THINGS, "a"),
+    lambda tx: tx.take_first(THINGS, "place"),
+    lambda tx: tx.append(actor="a", kind="b", subject="c"),
+    lambda tx: tx.trim(keep=0, before=tx.now),
+)
 
 
 class Transactions(Suite):
@@ -55,6 +72,31 @@ class Transactions(Suite):
         store.transact(body, scope=[THINGS])
         assert store.get(THINGS, "a") is None
 
+    def test_one_that_has_ended_can_do_nothing_more(self, store: Store) -> None:
+        """What is at hand then may be another's: its turn, its connection, its records."""
+
+        kept: list[Tx] = []
+
+        def changing(tx: Tx) -> None:
+            kept.append(tx)
+            tx.put(THINGS, "a", Thing())
+
+        def failing(tx: Tx) -> None:
+            changing(tx)
+            raise ZeroDivisionError
+
+        store.transact(changing, scope=[THINGS])
+        store.transact(kept.append, scope=[rows(THINGS)])
+        with pytest.raises(ZeroDivisionError):
+            store.transact(failing, scope=[rows(THINGS)])
+        snapshot = store.read(lambda tx: tx, scope=[THINGS])
+        before = (store.get(THINGS, "a"), store.journal())
+        for ended, verbs in [*((tx, (*_LOOKS, *_CHANGES)) for tx in kept), (snapshot, _LOOKS)]:
+            for verb in verbs:
+                with pytest.raises(InvalidValue, match="inside its body"):
+                    verb(ended)
+        assert (store.get(THINGS, "a"), store.journal()) == before
+
     def test_an_exception_leaves_nothing_behind(self, store: Store) -> None:
         put(store, "kept")
 
@@ -71,6 +113,22 @@ class Transactions(Suite):
         assert store.get(THINGS, "a") is None and store.get(OTHERS, "b") is None
         assert store.get(THINGS, "kept") is not None
         assert len(store.journal().entries) == entries
+
+    def test_an_exception_leaves_the_revisions_as_they_were(self, store: Store) -> None:
+        keys = [f"k{number:02}" for number in range(20)]
+        given = {key: put(store, key) for key in keys}
+
+        def body(tx: Tx) -> None:
+            tx.put(THINGS, keys[0], Thing(owner="y"))
+            tx.delete(THINGS, keys[1])
+            assert len(tx.range(THINGS)) == len(keys) - 1
+            raise RuntimeError("meant")
+
+        with pytest.raises(RuntimeError):
+            store.transact(body, scope=[THINGS])
+        found = store.read(lambda tx: {row.key: row.revision for row in tx.range(THINGS)}, scope=[THINGS])
+        assert found == given
+        assert store.delete_if(THINGS, keys[:2], given[keys[0]]) == 1
 
     def test_a_space_outside_the_scope_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidValue, match="scope"):

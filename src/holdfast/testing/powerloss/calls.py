@@ -1,4 +1,4 @@
-"""strace's output as a list of calls: entry and return put together, failed calls left out."""
+"""strace's output as a list of calls: entry and return put together, failed calls but syncs left out."""
 
 import os
 import re
@@ -17,6 +17,8 @@ TRACED = (
 """What is recorded. A question mark: where the machine has such a call."""
 
 FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
+SYNCS = frozenset({"fsync", "fdatasync"})
+"""Those of one file, of which one that fails matters too."""
 _WITHOUT_PATH = FORKS | {"read", "sync"}
 
 _WHOLE = re.compile(r"(\d+) +(\w+)\((.*)\) += (\S+)", re.DOTALL)
@@ -33,7 +35,8 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call that succeeded. `begun` and `done` are the lines of its entry and its return."""
+    """One system call that succeeded, or a sync that failed, whose result is negative. `begun` and `done` are the lines of its
+    entry and its return."""
 
     pid: int
     name: str
@@ -68,7 +71,7 @@ def parse(lines: Iterable[str], *, about: Sequence[str]) -> list[Call]:
 
     def keep(pid: str, name: str, arguments: str, result: str, begun: int, done: int) -> None:
         value = _RESULT.match(result)
-        if value is None or value[0].startswith("-"):
+        if value is None or (value[0].startswith("-") and name not in SYNCS):
             return
         if name in _WITHOUT_PATH or any(mark in arguments for mark in marks):
             calls.append(Call(int(pid), name, arguments, int(value[0], 0), begun, done))

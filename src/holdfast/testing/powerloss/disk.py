@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from holdfast.testing.powerloss.operations import ROOT, Entry, Named, Operation, Resized, Synced, Written
+from holdfast.testing.powerloss.operations import ROOT, Entry, Named, Operation, Resized, Synced, SyncFailed, Written
 from holdfast.testing.powerloss.tree import Kind
 
 
@@ -24,6 +24,11 @@ class FileOnDisk:
             else:
                 later.append(change)
         self.pending = later
+
+    def fail(self, before: int) -> None:
+        """What was written before that place is lost, though the running programs still see it. Lengths are not: they are kept
+        by the file system itself."""
+        self.pending = [change for change in self.pending if change.done >= before or isinstance(change, Resized)]
 
 
 class FolderOnDisk:
@@ -61,6 +66,8 @@ class Disk:
                 self.folder(number).pending.append((operation.done, mine))
         elif isinstance(operation, Synced):
             self._sync(operation)
+        elif isinstance(operation, SyncFailed) and self.kinds[operation.item] == "file":
+            self.file(operation.item).fail(operation.begun)
 
     def file(self, number: int) -> FileOnDisk:
         return self.files.setdefault(number, FileOnDisk())

@@ -60,6 +60,14 @@ class Synced(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncFailed(Operation):
+    """A sync of a file or folder failed: what had been written to it is not on disk, and no later sync will put it there, since
+    the kernel takes those pages for written."""
+
+    item: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged(Operation):
     """The program promised something to the outside."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from holdfast.testing.powerloss.calls import FORKS, Call, descriptor, parse, path
 from holdfast.testing.powerloss.descriptors import Descriptors, OpenFile
-from holdfast.testing.powerloss.operations import Acknowledged, Entry, Named, Operation, Resized, Synced, Written
+from holdfast.testing.powerloss.operations import Acknowledged, Entry, Named, Operation, Resized, Synced, SyncFailed, Written
 from holdfast.testing.powerloss.tree import Item, Kind, Parts, Tree
 
 _AT_ENTRY = FORKS | {"close", "write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fallocate"}
@@ -151,7 +151,8 @@ class _Reader:
         if call.name in ("sync", "syncfs"):
             self.operations.append(Synced(call.pid, call.begun, call.done, None))
         elif file := self._file(call, words[0]):
-            self.operations.append(Synced(call.pid, call.begun, call.done, file.item.number))
+            ended = SyncFailed if call.result < 0 else Synced
+            self.operations.append(ended(call.pid, call.begun, call.done, file.item.number))
 
     # --- names ---
 

@@ -48,8 +48,14 @@ def of_workflows(sight: Sight) -> "Iterator[Metric]":
         "holdfast_workflows", "Registered workflows, by state.", ["state"], (([name], n) for name, n in states.items())
     )
     yield from _leases("workflow", "renewed", ["workflow", "recipe"], claims)
-    begun = 0.0 if sight.marker is None else max(_since(sight.marker.begun_at, sight.now), 0.001)
-    yield gauge("holdfast_swap_age_seconds", "How long the swap under way has been so; 0 without one.", begun)
+    yield gauge("holdfast_swap_age_seconds", "How long the swap under way has been so; 0 without one.", _swap_age(sight))
+
+
+def _swap_age(sight: Sight) -> float:
+    # What a dead one left behind is cleared by the next one who needs it to be, and holds up nobody.
+    if sight.marker is None or sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
+        return 0.0
+    return max(_since(sight.marker.begun_at, sight.now), 0.001)
 
 
 def _leases(what: str, heard: str, labels: list[str], claims: list[_Claim]) -> "Iterator[Metric]":

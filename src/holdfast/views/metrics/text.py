@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.extras import installing
 from holdfast.kernel.histogram import BUCKETS_S
-from holdfast.kernel.wording import installing
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

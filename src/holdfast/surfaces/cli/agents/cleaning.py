@@ -22,7 +22,7 @@ from holdfast.surfaces.cli.render import json_document, table
     default=AGENT_GRACE_S,
     show_default=True,
     callback=no_less_than_nothing,
-    help="Leave alone what expired, or was made without a record, less than so long ago.",
+    help="Leave alone what expired, or was made without a record, more recently than this.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--no-tmux-check", is_flag=True, help="Go by leases alone: ask neither tmux nor the process table.")
@@ -31,8 +31,8 @@ from holdfast.surfaces.cli.render import json_document, table
 def cleanup(grace_s: float, dry_run: bool, no_tmux_check: bool, as_json: bool) -> int:
     """Remove what agents left behind, and say what was planned, removed, preserved and failed, each with its reason.
 
-    Removed are damaged records, those expired for longer than the grace, folders without a record, and fresh ones whose process
-    is dead and whose tmux session is gone. Links are never followed. Exit status 6 when something could not be removed.
+    It removes damaged records, records expired for longer than the grace, fresh records whose process is dead and whose tmux
+    session is gone, and folders without a record. Links are never followed. Exit status 6 when something could not be removed.
     """
     with connected(create=not dry_run) as hf:
         report = hf.agents.cleanup(grace_s=grace_s, dry_run=dry_run, tmux_check=not no_tmux_check)

@@ -17,7 +17,7 @@ def resolve(asked: str, as_json: bool) -> int:
     """Print the id of the live agent of a name or an id; with --json its record, or the reason why there is none.
 
     Exit status 1 when it is missing, malformed, schema_invalid, expired or known by another name, 4 when it is ambiguous; the
-    reason is told on stderr.
+    reason goes to stderr.
     """
     with connected(create=False) as hf:
         found = hf.agents.resolve(asked)

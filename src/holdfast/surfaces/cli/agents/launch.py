@@ -17,6 +17,7 @@ from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdap
 from holdfast.domains.agents.names import canonical, id_of
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import AGENT_RESERVED_S
 
 
 class Wish(NamedTuple):
@@ -66,27 +67,13 @@ class Launch:
         """Where its manifest is."""
         return os.path.join(self.root, FILE_NAME)
 
-    def publish(self, holder: Holder | None, *, take_over: bool) -> Agent:
-        """Publish it, in this process's name or as the process that it will be. What a dead one before it left goes."""
-        wish = self._wish
-        before = self._present()
-        agent = self._hf.agents.publish(
-            wish.name,
-            backend=self._backend,
-            tool=self.tool,
-            manifest_path=self.manifest_path,
-            session_name=wish.session_name,
-            session_root=self.root,
-            agent_def_dir=wish.agent_def_dir,
-            holder=holder,
-            agent_id=self.agent_id,
-            generation_id=self.generation_id,
-            lease_s=wish.lease_s,
-            take_over=take_over,
-        )
-        if before is not None and before.generation_id != agent.generation_id:
-            self._hf.agents.clear_after(before)
-        return agent
+    def reserve(self, *, take_over: bool) -> Agent:
+        """Publish it without a process yet, for as long as it may take to begin. What a dead one before it left goes."""
+        return self._publish(None, AGENT_RESERVED_S, take_over=take_over)
+
+    def publish(self, holder: Holder, *, take_over: bool) -> Agent:
+        """Publish it as the process that it will be. What a dead one before it left goes."""
+        return self._publish(holder, self._wish.lease_s, take_over=take_over)
 
     def write_manifest(self) -> None:
         """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue for what cannot be said."""
@@ -115,6 +102,27 @@ class Launch:
     def clear_away(self) -> None:
         """Remove the folder, if it is one of its own making; one that the user named stays."""
         self._folders.remove(self.root, self.agent_id, self.generation_id)
+
+    def _publish(self, holder: Holder | None, lease_s: float | None, *, take_over: bool) -> Agent:
+        wish = self._wish
+        before = self._present()
+        agent = self._hf.agents.publish(
+            wish.name,
+            backend=self._backend,
+            tool=self.tool,
+            manifest_path=self.manifest_path,
+            session_name=wish.session_name,
+            session_root=self.root,
+            agent_def_dir=wish.agent_def_dir,
+            holder=holder,
+            agent_id=self.agent_id,
+            generation_id=self.generation_id,
+            lease_s=lease_s,
+            take_over=take_over,
+        )
+        if before is not None and before.generation_id != agent.generation_id:
+            self._hf.agents.clear_after(before)
+        return agent
 
     def _present(self) -> Agent | None:
         with suppress(HoldfastError):

@@ -38,10 +38,12 @@ generation_option = click.option(
     metavar="ID",
     required=True,
     envvar=GENERATION_VARIABLE,
-    help=f"Whose record it must be.  [{GENERATION_VARIABLE}]",
+    help=f"The generation whose record it must be.  [{GENERATION_VARIABLE}]",
 )
-token_option = click.option("--token", type=int, help="Refused (exit 4) when the generation was resumed since.")
-tool_option = click.option("--tool", metavar="NAME", help="The tool that it is.  [default: the command's name]")
+token_option = click.option("--token", type=int, help="Refused (exit status 4) when the generation was resumed since.")
+tool_option = click.option(
+    "--tool", metavar="NAME", help="Which tool the agent is, such as claude.  [default: the command's name]"
+)
 
 
 def launch_options(command: F) -> F:

@@ -32,8 +32,8 @@ from holdfast.surfaces.cli.render import moment
 @click.option(
     "--manifest", "manifest_path", required=True, metavar="PATH", help="Its manifest; what it says need not be said here."
 )
-@click.option("--backend", help="What it runs on.")
-@click.option("--tool", metavar="NAME", help="The tool that it is.")
+@click.option("--backend", help="What it runs on, such as local_interactive or claude_headless.")
+@click.option("--tool", metavar="NAME", help="Which tool the agent is, such as claude.")
 @click.option("--tmux-session", "session_name", metavar="NAME", help="The tmux session it runs in.")
 @session_root_option
 @def_dir_option
@@ -130,7 +130,7 @@ def _chosen(given: str | None, said: str | None) -> str | None:
 def _needed(option: str, given: str | None, said: str | None) -> str:
     chosen = _chosen(given, said)
     if chosen is None:
-        raise click.UsageError(f"{option} is missing: give it, or a --manifest that says it")
+        raise click.UsageError(f"{option} is missing: give it, or a --manifest that is there and says it")
     return chosen
 
 

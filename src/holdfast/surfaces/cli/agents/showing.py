@@ -22,11 +22,11 @@ from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 
 @click.command("list")
 @click.option("--fresh", is_flag=True, help="Only those whose lease is not over.")
-@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most this many.")
 @json_option
 @store_options
 def list_(fresh: bool, limit: int, as_json: bool) -> int:
-    """List agents by name; exit 7 if there are damaged records, which are told on stderr."""
+    """List agents by name; exit status 7 if there are damaged records, which are named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.agents.list_agents(fresh=fresh, limit=limit, damaged=damaged)

@@ -19,6 +19,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Collision, HoldfastError, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_START_S
+from holdfast.surfaces.cli.agents.handing import handed, reading
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -81,11 +82,12 @@ def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str) -> Agent
             session_name=session_name,
         )
     # Without a process yet. Whoever is refused is told here, and the pane resumes this generation as the process it is.
-    reserved = launch.publish(None, take_over=wish.take_over)
+    reserved = launch.reserve(take_over=wish.take_over)
     try:
         launch.write_manifest()
-        with hf.store.listen([topic_of(launch.agent_id)]) as ears:
-            Tmux().start(session_name, _pane(launch, wish), folder=os.getcwd(), environment=_environment(hf))
+        with handed(launch.root, _which_store(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
+            pane = reading(path, _pane(launch, wish))
+            Tmux().start(session_name, pane, folder=os.getcwd(), environment=_environment(hf))
             deadline = time.monotonic() + AGENT_START_S
             while (left_s := deadline - time.monotonic()) > 0:
                 if (agent := _came_up(hf, reserved, session_name)) is not None:
@@ -135,7 +137,14 @@ def _pane(launch: Launch, wish: Wish) -> list[str]:
 
 
 def _environment(hf: Holdfast) -> dict[str, str]:
-    """What the pane must find as it is here: tmux gives it that of its server, which may be another's."""
+    """What the tmux session must find as it is here: tmux gives it that of its server, which may be another's."""
     carried = {name: os.environ[name] for name in _CARRIED if os.environ.get(name)}
+    # The URL of a server may have a password in it.
+    return {**carried, **_which_store(hf)} if hf.store.embedded else carried
+
+
+def _which_store(hf: Holdfast) -> dict[str, str]:
     store = hf.settings.store or default_store(os.environ)
-    return {**carried, "HOLDFAST_STORE": store, "HOLDFAST_NAMESPACE": hf.settings.namespace}
+    # By these libpq is told the rest, as the password that a URL should not have.
+    more = {} if hf.store.embedded else {name: value for name, value in os.environ.items() if name.startswith("PG")}
+    return {**more, "HOLDFAST_STORE": store, "HOLDFAST_NAMESPACE": hf.settings.namespace}

@@ -1,4 +1,4 @@
-"""`holdfast gateway prompt | interrupt | cancel | reconcile | detach`."""
+"""`holdfast gateway prompt | interrupt | cancel | reconcile | prune | detach`."""
 
 import sys
 import time
@@ -9,6 +9,7 @@ import click
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
+from holdfast.kernel.limits import QUEUE_KEEP_LEAST, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S
 from holdfast.kernel.wording import counted
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option, summary, waiting_for
@@ -16,6 +17,7 @@ from holdfast.surfaces.cli.output import answer
 
 WAIT_S = 3600.0
 INTERRUPT_S = 30.0
+DAY_S = 86400.0
 _EXIT_FAILED = STATUS["refused"].exit
 _EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
 
@@ -23,8 +25,20 @@ _EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
 @click.command()
 @agent_argument
 @click.argument("text", required=False)
-@click.option("--wait", is_flag=True, help="Until it has ended; print the answer. Exit 4 if it failed, 5 if it took too long.")
-@click.option("--timeout", "wait_s", type=click.FloatRange(0), default=WAIT_S, show_default=True, help="Seconds; with --wait.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until it has ended, and print the answer. Exit status 4 if it failed, 5 if it took too long.",
+)
+@click.option(
+    "--timeout",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=WAIT_S,
+    show_default=True,
+    help="Seconds to wait; with --wait.",
+)
 @click.option("--key", help="An idempotency key of your own: the same again is the same request.")
 @click.option("--epoch", type=click.IntRange(0), help="Only if this is the agent's epoch.")
 @json_option
@@ -55,17 +69,23 @@ def prompt(
 
 @click.command()
 @agent_argument
-@click.option("--wait", is_flag=True, help="Until what it stops has ended too. Exit 5 if that took too long.")
+@click.option("--wait", is_flag=True, help="Wait until what it stops has ended too. Exit status 5 if that took too long.")
 @click.option(
-    "--timeout", "wait_s", type=click.FloatRange(0), default=INTERRUPT_S, show_default=True, help="Seconds for all of it."
+    "--timeout",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=INTERRUPT_S,
+    show_default=True,
+    help="Seconds for all of it.",
 )
 @json_option
 @address_options
 @store_options
 def interrupt(agent: str, wait: bool, wait_s: float, as_json: bool, url: str | None, token_file: Path | None) -> int:
-    """Stop what the agent does, at once; it does not wait behind what it is to stop.
+    """Stop what the agent is doing, at once: it does not wait in the queue.
 
-    Returns when the agent was told to stop. Exit 4 if it could not be told, 5 if that took too long.
+    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took too long.
     """
     deadline = time.monotonic() + wait_s
     gateway = client(agent, url, token_file)
@@ -97,7 +117,7 @@ def cancel(agent: str, request_id: str, as_json: bool, url: str | None, token_fi
 @agent_argument
 @click.argument("action", type=click.Choice(["replay", "discard"]))
 @click.option("--epoch", type=click.IntRange(0), required=True, help="The epoch that you decide about, as the status shows it.")
-@click.option("--request", "requests", multiple=True, metavar="ID", help="Only this one; repeatable. All without.")
+@click.option("--request", "requests", multiple=True, metavar="ID", help="Only this one; repeatable.  [default: all]")
 @json_option
 @address_options
 @store_options
@@ -118,6 +138,29 @@ def reconcile(
     number, left = len(done["requests"]), len(done["left"])
     words = f"{counted(number, 'request')} {'will be delivered' if action == 'replay' else 'discarded'}"
     answer(f"{words}; {left} left to decide about" if left else f"{words}; admission is open")
+
+
+@click.command()
+@agent_argument
+@click.option("--keep", type=click.IntRange(0), help=f"How many finished requests to keep.  [default: {QUEUE_KEEP_REQUESTS}]")
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(0),
+    help=f"For how many days to keep them, 1 or more.  [default: {QUEUE_KEEP_S / DAY_S:g}, and the last {QUEUE_KEEP_LEAST}]",
+)
+@json_option
+@address_options
+@store_options
+def prune(
+    agent: str, keep: int | None, keep_days: float | None, as_json: bool, url: str | None, token_file: Path | None
+) -> None:
+    """Remove finished requests beyond the bounds, with their idempotency keys.
+
+    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not be delivered again.
+    """
+    keep_s = None if keep_days is None else keep_days * DAY_S
+    done = client(agent, url, token_file).prune(keep_finished=keep, keep_s=keep_s)
+    answer(to_json(done) if as_json else f"{counted(done['removed'], 'request')} removed")
 
 
 @click.command()

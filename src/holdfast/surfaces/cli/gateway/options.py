@@ -10,11 +10,11 @@ import click
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.app import connected
+from holdfast.belonging import gateway_key, gateway_place
 from holdfast.configuration import load_settings
-from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_place
+from holdfast.places import gateway_agent
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.render import clipped
 
@@ -48,15 +48,15 @@ def client(agent: str, url: str | None, token_file: Path | None) -> GatewayClien
         raise InvalidValue("--url needs --token-file, and the other way round: give both or neither")
     token = None if token_file is None else token_file.read_text().strip()
     settings = settings_here()
-    root = gateway_place(settings, agent, lambda: _known(agent, settings))
+    root = gateway_place(settings, agent, lambda: _key(agent, settings))
     return GatewayClient(agent, root=root, url=url, token=token)
 
 
-def _known(agent: str, settings: Settings) -> Agent | None:
-    """The agent's record, if it has one and the store answers: its gateway works without."""
+def _key(agent: str, settings: Settings) -> str:
+    """What the agent's gateway is kept under, as far as the store says: a gateway works without."""
     with suppress(HoldfastError), closing(connected(settings, create=False)) as hf:
-        return hf.agents.resolve(agent).record
-    return None
+        return gateway_key(agent, hf.agents.resolve(agent).record, settings, hf.store)
+    return gateway_agent(agent)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.adapters.gateway_mirror import Mirror
 from holdfast.announcing import PROTOCOL, Announcement, announced
 from holdfast.domains.agents import Gateway as Place
-from holdfast.domains.gateway import AdapterSpec
+from holdfast.domains.gateway import AdapterSpec, Worker
 from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.settings import Settings
@@ -30,10 +30,14 @@ def run(
     depth_max: int,
 ) -> None:
     """Serve an agent, reached as `spec` says, until told to stop. Raises Held while another gateway serves it, and LeaseLost
-    when one takes over."""
+    when one takes over, or the agent is reached otherwise by then."""
     ending = _Ending()
+    taken_over = f"another gateway has taken over {agent}: this one has ended"
     with bound(host, port) as listening:
-        parts = open_gateway(served.key, spec, settings, depth_max=depth_max, on_lost=ending.lose)
+        parts = open_gateway(
+            served.key, spec, settings, owner=served.owner, depth_max=depth_max, on_lost=lambda: ending.lose(taken_over)
+        )
+        ending.worker = parts.worker
         try:
             port = listening.getsockname()[1]
             parts.gateway.served_at = (host, port)
@@ -44,30 +48,36 @@ def run(
                 place,
                 folder=parts.folder,
                 agent_id=served.agent_id,
-                spec=served.spec,
+                spec=spec,
+                by_manifest=served.spec is not None,
                 seen=lambda: parts.gateway.seen.instance_id,
+                belong=parts.gateway.belong,
             )
             with announced(announcement, settings, on_lost=ending.lose):
                 _serve(parts, listening, more_hosts, ending)
         finally:
             parts.close()
     if ending.lost:
-        raise LeaseLost(f"another gateway has taken over {agent}: this one has ended", agent=agent)
+        raise LeaseLost(ending.lost, agent=agent)
 
 
 class _Ending:
     """How a server is told to end, by whoever learns first that it must."""
 
     def __init__(self) -> None:
-        self.lost = False
+        self.lost = ""
         self.server: HttpServer | None = None
+        self.worker: Worker | None = None
 
     def stop(self) -> None:
         if self.server is not None:
             self.server.stop()
 
-    def lose(self) -> None:
-        self.lost = True
+    def lose(self, why: str) -> None:
+        self.lost = why
+        if self.worker is not None:
+            # At once: the server takes its time over the answers it owes.
+            self.worker.cease()
         self.stop()
 
 
@@ -96,4 +106,4 @@ def _begun(agent: str, host: str, port: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     answer(f"gateway of {agent} at http://{shown}:{port}")
     if host not in ("127.0.0.1", "::1", "localhost"):
-        remark("it is served beyond this machine, without TLS: put a proxy with TLS before it")
+        remark("it is served beyond this machine, without TLS: put a proxy with TLS in front of it")

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, AdapterSpec, spec_of, spec_of_manifest
-from holdfast.kernel.errors import InvalidValue
+from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, AdapterSpec, needed_by, spec_of, spec_of_manifest
+from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
-from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
 from holdfast.surfaces.cli.json_log import log_json_lines
@@ -24,11 +24,13 @@ _FIELDS = {
     "managed": {"agent_url": "managed_api_base_url", "agent_ref": "managed_agent_ref"},
 }
 """Which options each adapter has, and what its spec calls them."""
+_TYPED = {"command": "a program behind --", "agent_url": "--url"}
+"""What is typed otherwise than it is called here."""
 
 
 @click.command()
 @agent_argument
-@click.option("--adapter", "kind", type=click.Choice(["tmux", "command", "rest", "managed"]), help="What kind of agent it is.")
+@click.option("--adapter", "kind", type=click.Choice(["tmux", "command", "rest", "managed"]), help="How the agent is reached.")
 @click.option(
     "--manifest", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the adapter from this file."
 )
@@ -36,7 +38,9 @@ _FIELDS = {
 @click.option("--socket-name", help="tmux: as `tmux -L`.")
 @click.option("--socket-path", help="tmux: as `tmux -S`.")
 @click.option("--interrupt-key", help="tmux: C-c or Escape; rest: any key.  [C-c]")
-@click.option("--quiet-ms", type=click.IntRange(1), help=f"tmux: at rest when nothing was written for so long.  [{QUIET_MS}]")
+@click.option(
+    "--quiet-ms", type=click.IntRange(1), help=f"tmux: at rest when nothing was written for this many ms.  [{QUIET_MS}]"
+)
 @click.option("--ready-regex", help="tmux: at rest only when the last line matches this too.")
 @click.option("--prompt-as", type=click.Choice(["stdin", "argument"]), help="command: how the program gets it.  [stdin]")
 @click.option("--working-directory", help="command: the folder to run it in.")
@@ -46,14 +50,25 @@ _FIELDS = {
 @click.option("--url", "--base-url", "agent_url", help="rest and managed: the server of the agent.")
 @click.option("--agent-ref", help="managed: the agent's name there.")
 @click.option(
-    "--answer-timeout", type=click.FloatRange(0, min_open=True), help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]"
+    "--answer-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]",
 )
 @click.option("--host", default=_LOOPBACK, show_default=True, help="The address to serve at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]")
-@click.option("--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another Host it is served under.")
-@click.option("--queue-max", type=click.IntRange(1), default=QUEUE_DEPTH_MAX, show_default=True, help="Most that wait and run.")
-@click.option("--log-json", is_flag=True, help="Log JSON, a line an event, to stderr.")
-@click.argument("command", nargs=-1)
+@click.option(
+    "--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another name it is served under; repeatable."
+)
+@click.option(
+    "--queue-max",
+    type=click.IntRange(1),
+    default=QUEUE_DEPTH_MAX,
+    show_default=True,
+    help="How many requests may be unfinished.",
+)
+@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
+@click.argument("command", metavar="[-- COMMAND [ARGUMENT]...]", nargs=-1)
 @store_options
 def serve(
     agent: str,
@@ -67,10 +82,10 @@ def serve(
     command: tuple[str, ...],
     **adapter: Any,
 ) -> None:
-    """Put a gateway before an agent, until Ctrl-C, SIGTERM or `detach`.
+    """Put a gateway in front of an agent, until Ctrl-C, SIGTERM or `detach`.
 
-    It prints its address when it is ready, and writes it into the agent's record. How a live agent is reached stands in its
-    manifest; for another, say it with --adapter. For --adapter command, the program and its arguments follow behind `--`.
+    It prints its address when it is ready, and writes it into the agent's record. A live agent's manifest says how
+    it is reached; for another, say it with --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
     from holdfast.reaching import to_be_served
 
@@ -83,7 +98,7 @@ def serve(
     try:
         from holdfast.surfaces.cli.gateway.process import run
     except ImportError as error:
-        raise InvalidValue(f"serving needs {error.name}: {installing('server')}") from None
+        raise Unavailable(f"serving needs {error.name}: {installing('server')}", outcome="none") from None
     if log_json:
         log_json_lines()
     run(agent, served, reach, settings, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
@@ -103,6 +118,7 @@ def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], giv
         return None if manifest is None else spec_of_manifest(document_in(manifest))
     fields = {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
     _refuse_foreign(f"--adapter {kind}", said, fields)
+    _refuse_incomplete(kind, said)
     return spec_of({"kind": kind, **{fields[name]: value for name, value in said.items()}})
 
 
@@ -110,5 +126,18 @@ def _refuse_foreign(chosen: str, said: dict[str, Any], fields: dict[str, str]) -
     """An option of another adapter is more likely a mistake than meant for nobody."""
     for name in said:
         if name not in fields:
-            what = "a program behind --" if name == "command" else f"--{name.replace('_', '-')}"
-            raise InvalidValue(f"{what} means nothing beside {chosen}: leave it out", field=name)
+            way_out = "leave it out" if chosen.startswith("-") else "leave it out, or say which --adapter it is for"
+            raise InvalidValue(f"{_option(name)} means nothing beside {chosen}: {way_out}", field=name)
+
+
+def _refuse_incomplete(kind: str, said: dict[str, Any]) -> None:
+    """Named as the user would type it, where the spec would name its own field."""
+    needed = needed_by(kind)
+    missing = [name for name, field in _FIELDS[kind].items() if field in needed and name not in said]
+    if missing:
+        what = " and ".join(_option(name) for name in missing)
+        raise InvalidValue(f"--adapter {kind} needs {what}: say it too", field=missing[0])
+
+
+def _option(name: str) -> str:
+    return _TYPED.get(name) or f"--{name.replace('_', '-')}"

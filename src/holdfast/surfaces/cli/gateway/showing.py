@@ -32,8 +32,10 @@ def status(agent: str, as_json: bool, url: str | None, token_file: Path | None) 
 
 @click.command()
 @agent_argument
-@click.option("--state", type=click.Choice(_STATES), help="Only those that are so.")
-@click.option("--limit", type=click.IntRange(0, LIST_MAX), default=100, show_default=True, help="At most so many, the newest.")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option(
+    "--limit", type=click.IntRange(0, LIST_MAX), default=100, show_default=True, help="At most this many, the newest."
+)
 @json_option
 @address_options
 @store_options

@@ -1,10 +1,13 @@
 """Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `heartbeat`, `reap`, `prune`."""
 
+from typing import Any
+
 import click
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
 from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import STATUS
 from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
@@ -23,9 +26,25 @@ from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.quick import PID_MAX
 
 
+class _NoStatus(click.BadParameter):
+    """Refused as a status that cannot be, which scripts of other registries know as exit status 1."""
+
+    exit_code = STATUS["impossible_transition"].exit
+
+
+class _Status(click.Choice[str]):
+    """A status."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            raise _NoStatus(error.message, ctx, param) from None
+
+
 @click.command()
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to pick from.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
+@click.option("--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
 @click.option(
     "--pid",
     type=click.IntRange(1, PID_MAX),
@@ -34,7 +53,7 @@ from holdfast.surfaces.cli.quick import PID_MAX
 @click.option("--json", "as_json", is_flag=True, help="Print the whole job, with the token that a verdict must show.")
 @where_options
 def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> int:
-    """Claim the next pending job and print its id; exit 3 when there is none.
+    """Claim the next pending job and print its id; exit status 3 when there is none.
 
     Without --pid the claim has no process that could die: it lives until a verdict, or until the job's time limits.
     """
@@ -44,7 +63,7 @@ def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> i
 
 @click.command()
 @job_option
-@click.option("--set", "status", type=click.Choice(STATUSES), required=True, help="The new status.")
+@click.option("--set", "status", type=_Status(STATUSES), required=True, help="The new status.")
 @token_option
 @click.option("--result", help="What came of it.")
 @click.option("--error", help="What went wrong.")
@@ -87,7 +106,7 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
 @json_option
 @where_options
 def heartbeat(job_id: str, token: int, as_json: bool) -> None:
-    """Give a sign of life for a job, so that it does not count as idle; exit 4 when it is another's by now."""
+    """Give a sign of life for a job, so that it does not count as idle; exit status 4 when it is another's by now."""
     with connected() as hf:
         job = hf.jobs.heartbeat(job_id, token=token)
     if as_json:

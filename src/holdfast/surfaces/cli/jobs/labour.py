@@ -116,11 +116,18 @@ class Labour:
             self._hf.jobs.heartbeat(self._job.job_id, token=self._job.token or 0)
             self._progress.tell(self._job)
         except (Lost, Refused) as error:
-            return error.message
+            return None if self._told_its_end() else error.message
         except HoldfastError:
             # The store is away for a moment. What it would have said, it says at the next one.
             return None
         return None
+
+    def _told_its_end(self) -> bool:
+        """Did the command say itself how the job ended? Then it may finish."""
+        try:
+            return self._hf.job_events.told_end(self._job)
+        except HoldfastError:
+            return False
 
     def _missing(self) -> list[str]:
         folder = self._job.workdir or os.getcwd()

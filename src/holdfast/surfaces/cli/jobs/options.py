@@ -22,7 +22,9 @@ _TROUBLES: set[str] = set()
 """What went wrong with the audit log when it was last brought up to date: a worker does so after each job."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-token_option = click.option("--token", type=int, help="The attempt's token: refused (exit 4) when another attempt has begun.")
+token_option = click.option(
+    "--token", type=int, help="The attempt's token: refused (exit status 4) when another attempt has begun."
+)
 
 
 class _Unshown(click.Argument):

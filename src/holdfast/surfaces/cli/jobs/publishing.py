@@ -27,11 +27,11 @@ from holdfast.surfaces.cli.output import answer
 def publish(
     job_id: str | None, event: str | None, detail: str, data: str | None, token: int | None, unsent: bool, as_json: bool
 ) -> None:
-    """Tell an event of a job, and move the job as it says; prints the event's number.
+    """Publish an event of a job, and move the job accordingly; print the event's number.
 
     EVENT is started, permission_required, progress, completed, error or cancelled. The event is kept before it is sent: if
-    the broker is away (exit 6), it goes out with the next one, or with `publish --unsent`. Exit 2 also tells of a job whose
-    topic nothing can be sent to.
+    the broker is away (exit status 6), it goes out with the next one, or with `publish --unsent`. Exit status 2 is also for a
+    job whose topic nothing can be sent to.
     """
     if unsent == (job_id is not None) or (job_id is not None and event is None):
         raise click.UsageError("say JOB and EVENT, or --unsent")

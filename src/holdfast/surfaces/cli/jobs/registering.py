@@ -18,6 +18,7 @@ _OPTIONS = (
     click.option(
         "--timeout",
         "timeout_sec",
+        metavar="SECONDS",
         type=float,
         default=TIMEOUT_S,
         show_default=True,
@@ -26,6 +27,7 @@ _OPTIONS = (
     click.option(
         "--idle-timeout",
         "idle_timeout_sec",
+        metavar="SECONDS",
         type=float,
         default=IDLE_TIMEOUT_S,
         show_default=True,
@@ -45,7 +47,7 @@ _OPTIONS = (
         type=int,
         default=ATTEMPTS_MAX,
         show_default=True,
-        help="How often it is begun before the death of its worker ends it.",
+        help="How many attempts may end by the worker's death.",
     ),
     click.option("--id", "job_id", metavar="ID", help="An id of your own instead of a random one."),
     click.option("--unsigned", is_flag=True, help="Give it no key: its events prove nothing, and are not believed."),
@@ -53,15 +55,15 @@ _OPTIONS = (
 _BROKER_OPTIONS = (
     click.option("--broker", "host", default=HOST, show_default=True, metavar="HOST", help="The MQTT broker of its events."),
     click.option("--broker-port", "port", type=int, help=f"The broker's port.  [default: {PORT}; {TLS_PORT} with TLS]"),
-    click.option("--broker-tls", "tls", is_flag=True, help="Reach the broker by TLS."),
-    click.option("--broker-username", "username", metavar="NAME", help="Who to be for the broker."),
+    click.option("--broker-tls", "tls", is_flag=True, help="Use TLS to the broker."),
+    click.option("--broker-username", "username", metavar="NAME", help="The name to log in to the broker with."),
     click.option(
         "--broker-password-env",
         "password_env",
         default=PASSWORD_ENV,
         show_default=True,
         metavar="VARIABLE",
-        help="Which variable has the password. It is not written down.",
+        help="The variable that holds the password, which is not stored.",
     ),
     click.option("--topic-prefix", metavar="TOPIC", help="Its events go to TOPIC/events.  [default: holdfast/jobs/ID]"),
 )

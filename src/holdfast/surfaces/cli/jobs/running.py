@@ -19,7 +19,11 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to work on.")
 @click.option("--once", is_flag=True, help="End after one job: 0 if it completed, 1 if not, 3 if there was none.")
 @click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), help="End when there was no job for so many seconds.  [default: never]"
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="End after this many seconds without a job.  [default: never]",
 )
 @click.option(
     "--validate", metavar="COMMAND", help="Run this when the command has ended well: the job completes if it exits with 0."
@@ -35,6 +39,7 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
 @click.option(
     "--heartbeat",
     "heartbeat_s",
+    metavar="SECONDS",
     type=click.FloatRange(0.05),
     callback=more_than_nothing,
     help="Seconds between signs of life.  [default: a third of idle]",

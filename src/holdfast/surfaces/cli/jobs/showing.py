@@ -37,13 +37,13 @@ def get(job_id: str, as_json: bool) -> None:
 
 
 @click.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only those.")
-@click.option("--agent-session", metavar="LABEL", help="Only those.")
-@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most so many, the newest.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only those with this status.")
+@click.option("--agent-session", metavar="LABEL", help="Only those of this queue.")
+@click.option("--limit", type=click.IntRange(0), default=LIST_MAX, show_default=True, help="At most this many, the newest.")
 @json_option
 @where_options
 def list_(status: str | None, agent_session: str | None, limit: int, as_json: bool) -> int:
-    """List jobs in the order they arrived; exit 7 if there are damaged ones, which are told on stderr."""
+    """List jobs in the order they arrived; exit status 7 if there are damaged ones, which are named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         jobs = hf.jobs.list_jobs(
@@ -110,7 +110,7 @@ def _list(hf: Holdfast, as_json: bool) -> None:
     if as_json:
         json_document(logged)
         return
-    rows = [[one["job_id"], one["status"], one.get("updated_at", "-")] for one in logged]
+    rows = [[one["job_id"], one["status"], str(one.get("updated_at", "-"))] for one in logged]
     table(["job", "status", "since"], rows, empty="No job is logged yet.")
 
 
@@ -120,18 +120,23 @@ def _timeline(hf: Holdfast, job_id: str, tail: int | None, as_json: bool) -> Non
 
 
 def _told(line: dict[str, Any]) -> str:
-    """One line of a log for people."""
+    """One line of a log for people. Another program's lines may lack what ours have."""
     payload = line.get("payload")
     if isinstance(payload, dict):
         what = f"{payload.get('event')} #{payload.get('seq')} {payload.get('detail') or ''}"
     elif line.get("event") == "status_changed":
         why = f" ({line['why']})" if line.get("why") else ""
-        what = f"{line.get('from')} -> {line.get('to')}{why}, attempt {line.get('attempt')}"
+        what = f"{line.get('from')} -> {line.get('to')}{why}" + _if_there(", attempt", line, "attempt")
     elif line.get("event") == "removed":
         what = f"from the registry, {line.get('status')}"
     else:
-        what = f"for {line.get('agent_session', '?')}"
-    return f"{line.get('timestamp')}  {line.get('event', '?'):<15} {what.strip()}  by {line.get('actor')}"
+        what = _if_there("for", line, "agent_session")
+    by = _if_there("  by", line, "actor")
+    return f"{line.get('timestamp') or '-'!s:<27}  {line.get('event') or '?'!s:<15} {what.strip()}{by}".rstrip()
+
+
+def _if_there(words: str, line: dict[str, Any], name: str) -> str:
+    return "" if line.get(name) is None else f"{words} {line[name]}"
 
 
 def _row(job: Job) -> list[str]:

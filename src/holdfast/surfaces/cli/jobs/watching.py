@@ -13,14 +13,20 @@ from holdfast.surfaces.cli.locks.passing import interruptible
 @click.command()
 @jobs_argument
 @click.option("--any", "any_", is_flag=True, help="Watch all jobs, and end with the first that ends.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds to watch at most.  [default: no limit]")
 @click.option(
-    "--idle-timeout", "idle_s", type=click.FloatRange(0), help="Seconds to watch without anything new.  [default: no limit]"
+    "--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(0), help="Seconds to watch at most.  [default: no limit]"
+)
+@click.option(
+    "--idle-timeout",
+    "idle_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="Seconds to watch without anything new.  [default: no limit]",
 )
 @json_option
 @where_options
 def watch(job_ids: tuple[str, ...], any_: bool, timeout_s: float | None, idle_s: float | None, as_json: bool) -> int:
-    """Follow jobs until they end: exit 0 when all completed, 1 when one ended otherwise, 5 when time ran out.
+    """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5 when time ran out.
 
     Events come from the broker as they are sent; the registry is what counts, so a watcher that comes late, or loses the
     broker, sees the end all the same.

@@ -40,7 +40,7 @@ class Worker:
         self._stopping = False
         self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         self._errand = Errand(Courier(hf.job_events), complain=self._say)
-        self._outage = Outage()
+        self._outage = Outage(quiet=quiet)
 
     def work(self, *, once: bool, wait_s: float) -> int:
         """Work until stopped, until there was nothing to do for `wait_s`, or for one job; return the exit status."""

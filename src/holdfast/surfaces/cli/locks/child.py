@@ -135,6 +135,26 @@ def attended(
         child.dismiss()
 
 
+def known_unfit(command: list[str]) -> tuple[int, str] | None:
+    """The exit status and the words for a command that cannot be run, as far as that can be known before; None for any other.
+    For whoever asks much of others before it is run."""
+    import shutil
+
+    if shutil.which(command[0]) is not None:
+        return None
+    if shutil.which(command[0], os.F_OK) is not None or (os.sep in command[0] and os.path.isdir(command[0])):
+        return EXIT_NOT_EXECUTABLE, _not_executable(command)
+    return EXIT_NOT_FOUND, _not_there(command)
+
+
+def _not_there(command: list[str]) -> str:
+    return f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH"
+
+
+def _not_executable(command: list[str]) -> str:
+    return f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it"
+
+
 def _same_group(pid: int) -> bool:
     try:
         return os.getpgid(pid) == os.getpgrp()
@@ -162,11 +182,9 @@ def _become(command: list[str], told: int, mask: Collection[int], undone: str, *
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _execute(command)
     except FileNotFoundError:
-        why = f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your PATH"
-        _give_up(why, undone, EXIT_NOT_FOUND)
+        _give_up(_not_there(command), undone, EXIT_NOT_FOUND)
     except PermissionError:
-        why = f"{command[0]} may not be executed: `chmod +x` it, or name the program that reads it"
-        _give_up(why, undone, EXIT_NOT_EXECUTABLE)
+        _give_up(_not_executable(command), undone, EXIT_NOT_EXECUTABLE)
     except OSError as error:
         _give_up(f"{command[0]} cannot be executed: {error.strerror}", undone, EXIT_NOT_EXECUTABLE)
     finally:

@@ -24,9 +24,9 @@ def stats(names: tuple[str, ...], as_json: bool) -> None:
     """Show how often each resource was granted, waited for, lost and deadlocked, and how long waits and holds took.
 
     Processes add their counts every few seconds and when they end. The time that half (p50) and nearly all (p95) stayed
-    within comes from a histogram: it is the upper bound of a bucket. Elsewhere than on a terminal it is a line each, with tabs
-    between: resource, grants, waits, timeouts, deaths, expiries, deadlocks, kicks, then mean, p50 and p95 of waits and of
-    holds.
+    within comes from a histogram: it is the upper bound of a bucket. Where the output is no terminal, each
+    has one line, with tabs between: resource, grants, waits, timeouts, deaths, expiries, deadlocks, kicks, then mean, p50 and
+    p95 of waits and of holds.
     """
     with connected(create=False) as hf:
         found = hf.locks.statistics()

@@ -42,15 +42,18 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from _columns([_wait(wait, status) for wait in status.queue[:_QUEUE_SHOWN]])
         if len(status.queue) > _QUEUE_SHOWN:
             yield f"  and {len(status.queue) - _QUEUE_SHOWN} more: holdfast locks status {status.name}"
-    if status.holds:
+    if status.holds or explanation.blockages:
         yield from ("", "Chain")
         yield from (f"  {line}" for line in _chain(explanation))
     yield from ("", "What to do")
     yield from (f"  - {line}" for line in explanation.advice)
+    if not status.holds and not status.queue:
+        # Another folder may have another holdfast.toml, and a store that is not there is read as an empty one.
+        yield "  - if it should be held: holdfast store info shows which store, and which part of it, was looked at"
 
 
 def _summary(status: LockStatus) -> str:
-    waiting = len(status.queue)
+    waiting = sum(wait.alive is not Alive.DEAD for wait in status.queue)
     line = counted(waiting, "waits", "wait") if waiting else "nobody waits"
     if not status.holds:
         return f"{status.name} is free; {line} for it"
@@ -74,7 +77,7 @@ def _hold(hold: HoldStatus, status: LockStatus) -> Iterator[str]:
 
 def _end(hold: HoldStatus, status: LockStatus) -> str:
     if hold.reclaimable:
-        return "is over: the next one that asks gets it"
+        return "is over: whoever is next gets it"
     at = f"{moment(hold.expires_at)} (in {span(status.now, hold.expires_at)})"
     if hold.has_ttl:
         return f"ends {at} unless renewed"
@@ -98,26 +101,31 @@ def _columns(rows: list[list[str]]) -> Iterator[str]:
 
 
 def _chain(explanation: Explanation) -> Iterator[str]:
-    """Each holder and its process; under it what that job waits for, who holds that, and so on to the end."""
-    now = explanation.status.now
+    """Each holder, or each in line where there is none, and who is behind it down to its process; under it what that job waits
+    for, who holds that, and so on to the end."""
+    status = explanation.status
     seen: set[str] = set()
 
-    def told(hold: HoldStatus, depth: int) -> Iterator[str]:
-        if hold.by in seen:
+    def told(by: str, depth: int) -> Iterator[str]:
+        if by in seen:
             return
-        seen.add(hold.by)
+        seen.add(by)
         for blockage in explanation.blockages:
-            if blockage.by != hold.by:
+            if blockage.by != by:
                 continue
-            begin = f"{'  ' * depth}{hold.by} waits for {blockage.waits_for} ({span(blockage.since, now)})"
+            begin = f"{'  ' * depth}{by} waits for {blockage.waits_for} ({span(blockage.since, status.now)})"
             for other in blockage.holds:
-                yield f"{begin} <- {_holder(other)}"
-                yield from told(other, depth + 1)
+                yield f"{begin} <- {_holder(other, explanation)}"
+                yield from told(other.by, depth + 1)
 
-    for hold in explanation.status.holds:
-        yield f"{explanation.status.name} <- {_holder(hold)}"
-        yield from told(hold, 1)
+    for hold in status.holds:
+        yield f"{status.name} <- {_holder(hold, explanation)}"
+        yield from told(hold.by, 1)
+    if not status.holds:
+        yield f"{status.name} <- nobody"
+        for wait in status.queue:
+            yield from told(wait.by, 1)
 
 
-def _holder(hold: HoldStatus) -> str:
-    return f"{hold.by} <- {process_words(hold.process, hold.alive)}"
+def _holder(hold: HoldStatus, explanation: Explanation) -> str:
+    return " <- ".join((hold.by, *explanation.behind.get(hold.by, ()), process_words(hold.process, hold.alive)))

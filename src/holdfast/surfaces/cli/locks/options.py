@@ -33,7 +33,7 @@ def more_than_nothing(_: click.Context, parameter: click.Parameter, seconds: flo
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Do not tell on stderr who is being waited for.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Do not say on stderr who is being waited for.")
 priority_option = click.option(
     "--priority",
     type=click.IntRange(-LOCK_PRIORITY_MAX, LOCK_PRIORITY_MAX),
@@ -63,9 +63,9 @@ def mode_of(shared: bool) -> Mode:
     return Mode.SHARED if shared else Mode.EXCLUSIVE
 
 
-def limit_options(default_s: float | None) -> Callable[[F], F]:
-    """-w and -n, as flock(1) has them."""
-    shown = "as long as it takes" if default_s is None else f"{default_s:g}"
+def limit_options(default_s: float | None, words: str = "default: as long as it takes") -> Callable[[F], F]:
+    """-w and -n, as flock(1) has them. `words` say what is so without a default."""
+    shown = words if default_s is None else f"default: {default_s:g}"
     timeout = click.option(
         "-w",
         "--timeout",
@@ -75,7 +75,7 @@ def limit_options(default_s: float | None) -> Callable[[F], F]:
         type=float,
         callback=no_less_than_nothing,
         default=default_s,
-        help=f"Give up after so long, with exit status 5.  [default: {shown}]",
+        help=f"Give up after this long, with exit status 5.  [{shown}]",
     )
     nonblock = click.option(
         "-n", "--nonblock", "--nb", is_flag=True, help="Do not wait at all: exit status 5 when it is not free."

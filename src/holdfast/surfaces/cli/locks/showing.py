@@ -23,8 +23,8 @@ _ON_A_TERMINAL = (0, 1, 2, 4, 5, 6)
 def status(names: tuple[str, ...], as_json: bool) -> None:
     """Show who holds and who waits: of these names, or of all that are held or waited for.
 
-    A line for each holder and each one in line, with its position. What ends `with it` lasts as long as its process. Elsewhere
-    than on a terminal, columns are apart by tabs, and mode and token are there too.
+    A line for each holder and each one in line, with its position. What ends `with it` lasts as long as its process. Where
+    the output is no terminal, tabs separate the columns, and mode and token are there too.
     """
     with connected(create=False) as hf:
         found = [hf.locks.status(name) for name in names] if names else hf.locks.list_held()

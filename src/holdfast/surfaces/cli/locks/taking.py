@@ -33,8 +33,10 @@ from holdfast.surfaces.cli.render import clipped, moment
 @click.command(short_help="Take locks and print the token.")
 @names_argument
 @by_option("The job that holds it.", required=True)
-@ttl_option("Let it end by itself after so long, unless renewed.")
-@click.option("--pid", type=click.IntRange(1, PID_MAX), help="Let it end with this process, such as a script's own: --pid $$.")
+@ttl_option("It ends after this long, unless renewed.")
+@click.option(
+    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
+)
 @limit_options(LOCK_TIMEOUT_S)
 @mode_option
 @priority_option
@@ -64,7 +66,8 @@ def acquire(
     command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already gets its token again,
     and whoever releases that token frees it.
     """
-    take(names, by, ttl_s, pid, 0 if nonblock else timeout_s, mode_of(shared), lambda _: priority, quiet=quiet, as_json=as_json)
+    limit_s, mode = 0 if nonblock else timeout_s, mode_of(shared)
+    take(names, by, ttl_s, pid, lambda _: limit_s, mode, lambda _: priority, quiet=quiet, as_json=as_json)
 
 
 def take(
@@ -72,14 +75,14 @@ def take(
     by: str,
     ttl_s: float | None,
     pid: int | None,
-    limit_s: float | None,
+    limit_s: Callable[[Holdfast], float | None],
     mode: Mode,
     priority: Callable[[Holdfast], int],
     *,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Take locks for a command that ends at once, and print the token. Its priority may depend on the settings."""
+    """Take locks for a command that ends at once, and print the token. Its limit and priority may depend on the settings."""
     if ttl_s is None and pid is None:
         raise click.UsageError(
             "without a process nothing but time can end the lock: give --ttl SECONDS, or --pid N of the process that holds it"
@@ -90,7 +93,7 @@ def take(
             names,
             by=by,
             mode=mode,
-            timeout_s=limit_s,
+            timeout_s=limit_s(hf),
             priority=priority(hf),
             ttl_s=ttl_s,
             pid=pid,
@@ -122,13 +125,13 @@ def _untold(hf: Holdfast, grant: Grant, error: OSError) -> Unavailable:
     return Unavailable(f"{untold}: it was released again", outcome="none")
 
 
-@click.command(short_help="Let a lock go on.")
+@click.command(short_help="Extend a lock by its token.")
 @click.argument("token", type=int)
 @ttl_option("How long from now.  [default: the time it was taken for]")
 @json_option
 @store_options
 def renew(token: int, ttl_s: float | None, as_json: bool) -> None:
-    """Let the lock that has TOKEN go on from now; exit 4 when it is lost.
+    """Extend the lock that has TOKEN, from now; exit status 4 when it is lost.
 
     \b
         holdfast locks renew "$token" --ttl 600
@@ -153,7 +156,7 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
         holdfast locks release "$token"
         holdfast locks release router-1 router-2 --by job-7
 
-    Exit 4 when no lock has that token any more, 1 when the job does not hold all of the names.
+    Exit status 4 when no lock has that token any more, 1 when the job does not hold all of the names.
     """
     if by is not None:
         return release_names(words, by, as_json)
@@ -202,7 +205,7 @@ def wait(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Wait until all the names are free at once, and take nothing; exit 5 when they are not in time.
+    """Wait until all the names are free at once, and take nothing; exit status 5 when they are not in time.
 
     \b
         holdfast locks wait router-1 --timeout 60 && echo free
@@ -231,7 +234,7 @@ def kick(name: str, why: str, by: str | None, as_json: bool) -> None:
     """Take NAME away from whoever holds it, with all that was taken together with it.
 
     \b
-        holdfast locks kick router-1 --why 'flash.sh hangs since noon'
+        holdfast locks kick router-1 --why 'flash.sh has hung since noon'
 
     The next in line gets it at once. The one that had it is told, and its token is refused from then on, but its process is
     not stopped: end that one first if it must not go on.

@@ -67,19 +67,22 @@ def waiting_line(statuses: Sequence[LockStatus], by: str, mode: Mode) -> tuple[s
     ahead: set[tuple[str, object]] = set()
     held: dict[tuple[int, ...], list[str]] = {}
     holders: dict[tuple[int, ...], str] = {}
-    waits = False
+    waits = passing = False
     for status in statuses:
         mine = [one for one in status.queue if one.by == by and one.process is not None and one.process.pid == pid]
         if mine:
             waits = True
             before = [one for one in status.queue if one.position < mine[0].position and one.by != by and not one.looks]
             ahead |= {(one.by, one.since) for one in before}
-        holds = [hold for hold in status.holds if hold.by != by and conflict(hold.mode, mode)]
+        against = [hold for hold in status.holds if hold.by != by and conflict(hold.mode, mode)]
+        holds = [hold for hold in against if not hold.reclaimable]
+        passing = passing or len(holds) < len(against)
         if holds:
             tokens = tuple(hold.token for hold in holds)
             held.setdefault(tokens, []).append(status.name)
             holders[tokens] = _holders(holds, status)
-    if not waits:
+    if not waits or (passing and not held and not ahead):
+        # What the dead hold is had in a moment: nobody is waited for.
         return None
     place = f"{len(ahead)} ahead of you" if ahead else "you are next"
     what = [f"{', '.join(names)}: held by {holders[tokens]}" for tokens, names in held.items()]

@@ -24,11 +24,11 @@ def hosts() -> None:
 @click.option("--ip", "primary_ip", required=True, metavar="ADDRESS", help="Its address, with or without a mask.")
 @click.option("--router", "connected_to", required=True, metavar="NAME", help="The router that it is connected to.")
 @click.option("--mac", "mac_address", required=True, metavar="MAC", help="Its MAC address.")
-@click.option("--info", multiple=True, metavar="KEY=VALUE", help="Something to keep beside; repeatable.")
+@click.option("--info", multiple=True, metavar="KEY=VALUE", help="Something else to keep with it; repeatable.")
 @json_option
 @store_options
 def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: tuple[str, ...], as_json: bool) -> None:
-    """Register a host; exit 4, naming the other, when its name, address or MAC is taken."""
+    """Register a host; exit status 4, naming the other, when its name, address or MAC is taken."""
     more = dict(_pair(word) for word in info)
     with connected() as hf:
         hf.network.register_host(name, primary_ip, connected_to, mac_address, more)
@@ -42,7 +42,7 @@ def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: t
 @json_option
 @store_options
 def remove(name: str, force: bool, as_json: bool) -> None:
-    """Unregister a host; exit 4 when runs lease it, 1 when there is none."""
+    """Unregister a host; exit status 4 when runs lease it, 1 when there is none."""
     with connected() as hf:
         done = unregistered(hf, name, force=force)
     answer(to_json(done) if as_json else printable(f"unregistered {name}"))
@@ -53,7 +53,7 @@ def remove(name: str, force: bool, as_json: bool) -> None:
 @json_option
 @store_options
 def list_(router: str | None, as_json: bool) -> int:
-    """List hosts by name; exit 7 if there are damaged records, which are told on stderr."""
+    """List hosts by name; exit status 7 if there are damaged records, which are named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.network.list_all_hosts(damaged=damaged)
@@ -84,7 +84,7 @@ def list_(router: str | None, as_json: bool) -> int:
 @json_option
 @store_options
 def get(name: str, as_json: bool) -> None:
-    """Show one host; exit 1 when there is none."""
+    """Show one host; exit status 1 when there is none."""
     with connected(create=False) as hf:
         info = host_of(hf, name)
         count = hf.network.get_host_lease_count(name)

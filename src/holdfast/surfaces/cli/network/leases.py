@@ -46,7 +46,7 @@ def take(
     \b
         holdfast network leases take h1 h2 --by run-7 --type quick --pid $$
 
-    Exit 4 when another job has the router alone. A lease without --pid or --ttl lasts until it is dropped.
+    Exit status 4 when another job has the router alone. A lease without --pid or --ttl lasts until it is dropped.
     """
     with connected() as hf:
         counts = leased(hf, names, by=by, job_type=job_type, router=router, dscp=dscp, pid=pid, ttl_s=ttl_s)
@@ -59,7 +59,7 @@ def take(
 @json_option
 @store_options
 def drop(name: str, by: str, as_json: bool) -> None:
-    """End a run's lease on a host, and print how many are left; exit 1 when it has none."""
+    """End a run's lease on a host, and print how many are left; exit status 1 when it has none."""
     with connected() as hf:
         done = lease_dropped(hf, name, by)
     answer(to_json(done) if as_json else str(done.count))
@@ -72,7 +72,7 @@ def drop(name: str, by: str, as_json: bool) -> None:
 def list_(name: str | None, as_json: bool) -> int:
     """List leases, of all hosts or of one. Those that are dead do not count, and go with the next change of their host.
 
-    Exit 7 if there are damaged records, which are told on stderr.
+    Exit status 7 if there are damaged records, which are named on stderr.
     """
     damaged: Damage = []
     with connected(create=False) as hf:

@@ -39,7 +39,7 @@ def take(host: str, address: str, by: str, pid: int | None, ttl_s: float | None,
 @json_option
 @store_options
 def drop(host: str, address: str, by: str, as_json: bool) -> None:
-    """End a run's lease on HOST's entry for ADDRESS, and print how many are left; exit 1 when nobody has one."""
+    """End a run's lease on HOST's entry for ADDRESS, and print how many are left; exit status 1 when nobody has one."""
     with connected() as hf:
         done = neighbor_dropped(hf, host, address, by)
     answer(to_json(done) if as_json else str(done.count))

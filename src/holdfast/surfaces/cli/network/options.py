@@ -11,9 +11,9 @@ from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import moment
 
 run_option = by_option("The run that holds it; routers know it as a job.", required=True)
-lease_ttl_option = ttl_option("Let it end by itself after so long, unless taken again.  [network.lease_ttl_s; never]")
+lease_ttl_option = ttl_option("It ends after this long, unless taken again.  [network.lease_ttl_s; never]")
 pid_option = click.option(
-    "--pid", type=click.IntRange(1, PID_MAX), help="Let it end with this process, such as a script's own: --pid $$."
+    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
 )
 
 

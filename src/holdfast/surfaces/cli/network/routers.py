@@ -1,10 +1,12 @@
 """`holdfast network routers`: a router is a resource of `holdfast locks` under its own name."""
 
+from copy import copy
+
 import click
 
 from holdfast.app import Holdfast
-from holdfast.kernel.limits import LOCK_PRIORITY_MAX, LOCK_TIMEOUT_S
-from holdfast.surfaces.answers.network import router_priority
+from holdfast.kernel.limits import LOCK_PRIORITY_MAX
+from holdfast.surfaces.answers.network import router_limit_s, router_priority
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.locks.options import (
@@ -30,9 +32,9 @@ def routers() -> None:
 @routers.command(short_help="Lock routers and print the token.")
 @names_argument
 @by_option("The job that holds them.", required=True)
-@ttl_option("Let it end by itself after so long, unless renewed.")
+@ttl_option("It ends after this long, unless renewed.")
 @pid_option
-@limit_options(LOCK_TIMEOUT_S)
+@limit_options(None, "network.lock_timeouts; 30, for several 60")
 @mode_option
 @type_option("The kind of job, which says its priority.  [network.job_priorities]")
 @click.option(
@@ -56,19 +58,21 @@ def lock(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Lock routers, all or none, and print the token; exit 5 when they were not to be had in time.
+    """Lock routers, all or none, and print the token; exit status 5 when they were not to be had in time.
 
     \b
         holdfast network routers lock router-1 router-2 --by run-7 --pid $$
 
     The lock ends with the process of --pid, after --ttl, or by `unlock`. Quick jobs share a router with --shared.
     """
-    limit_s, mode = 0 if nonblock else timeout_s, mode_of(shared)
+
+    def limit_s(hf: Holdfast) -> float:
+        return 0 if nonblock else router_limit_s(hf, names, timeout_s)
 
     def chosen(hf: Holdfast) -> int:
         return router_priority(hf, job_type, priority)
 
-    take(names, by, ttl_s, pid, limit_s, mode, chosen, quiet=quiet, as_json=as_json)
+    take(names, by, ttl_s, pid, limit_s, mode_of(shared), chosen, quiet=quiet, as_json=as_json)
 
 
 @routers.command(short_help="Unlock what a job holds.")
@@ -77,9 +81,23 @@ def lock(
 @json_option
 @store_options
 def unlock(names: tuple[str, ...], by: str, as_json: bool) -> int:
-    """Unlock what a job holds of these routers; exit 1 when it does not hold all of them."""
+    """Unlock what a job holds of these routers; exit status 1 when it does not hold all of them."""
     return release_names(names, by, as_json)
 
 
-routers.add_command(wait)
+def _wait_here() -> click.Command:
+    """`holdfast locks wait`, with a help that names the commands of this group."""
+    here = copy(wait)
+    here.short_help = "Wait until routers are free, and take nothing."
+    here.help = """Wait until all the routers are free at once, and take nothing; exit status 5 when they are not in time.
+
+    \b
+        holdfast network routers wait router-1 --timeout 60 && echo free
+
+    Another may take them in the next instant: to have them, use `lock`.
+    """
+    return here
+
+
+routers.add_command(_wait_here())
 routers.add_command(status)

@@ -1,13 +1,14 @@
 """`holdfast serve`: a store over HTTP.
 
 process.py   the process, from its first moment to its last
+reaping.py   ending meanwhile what nobody works on
 """
 
 import click
 
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import SERVER_PORT
-from holdfast.kernel.wording import installing
 from holdfast.surfaces.cli.connection import connected, given, store_options
 from holdfast.surfaces.cli.json_log import log_json_lines
 
@@ -19,10 +20,12 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=SERVER_PORT, show_default=True, help="The port; 0 for a free one."
 )
-@click.option("--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another Host it is served under.")
+@click.option(
+    "--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another name it is served under; repeatable."
+)
 @click.option("--expose", is_flag=True, help="Serve beyond this machine: whoever has the token may do everything.")
 @click.option("--link", is_flag=True, help="Print a new one-time link to the server that runs, and end.")
-@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, a line an event.")
+@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
 @click.option("--json", "as_json", is_flag=True, help="Say where it is served as JSON.")
 @store_options
 def serve(host: str, port: int, more_hosts: tuple[str, ...], expose: bool, link: bool, log_json: bool, as_json: bool) -> None:
@@ -32,8 +35,8 @@ def serve(host: str, port: int, more_hosts: tuple[str, ...], expose: bool, link:
         holdfast serve
         holdfast serve --link
 
-    Every request needs the bearer token, which is made on first start in a file that only its owner reads; a browser comes in
-    by the link that is printed, once. It has no TLS: to serve beyond this machine put a proxy with TLS before it.
+    Every request needs the bearer token, which is made on first start in a file that only its owner reads; a browser gets in
+    once, by the link that is printed. It has no TLS: to serve beyond this machine, put a proxy with TLS in front of it.
     """
     if link:
         from holdfast.surfaces.cli.serve.linking import tell_link
@@ -50,7 +53,7 @@ def serve(host: str, port: int, more_hosts: tuple[str, ...], expose: bool, link:
     try:
         from holdfast.surfaces.cli.serve.process import run
     except ImportError as error:
-        raise InvalidValue(f"serving needs {error.name}: {installing('server')}") from None
+        raise Unavailable(f"serving needs {error.name}: {installing('server')}", outcome="none") from None
     if log_json:
         log_json_lines()
     if given().registry_dir is not None:

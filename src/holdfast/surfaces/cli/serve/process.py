@@ -16,6 +16,7 @@ from holdfast.kernel.errors import Held, StoreUnavailable
 from holdfast.kernel.limits import HTTP_CONNECTIONS_MAX, SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.places import server_root
 from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.serve.reaping import Reaping
 from holdfast.surfaces.http.bearer import bearer_token
 from holdfast.surfaces.http.server.application import ServerSide
 from holdfast.surfaces.http.serving import HttpServer, bound, serve
@@ -59,7 +60,8 @@ def _serve(
     )
     # What is loaded by now stays loaded: the collector need not look at it again and again.
     gc.freeze()
-    serve(server, listening)
+    with Reaping(hf):
+        serve(server, listening)
 
 
 def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, named: bool, as_json: bool) -> None:
@@ -69,7 +71,7 @@ def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, 
     else:
         answer(f"serving at {side.url}, token in {_from_home(folder.token)}\nfor a browser, once: {link}")
     if instance.host not in ("127.0.0.1", "::1", "localhost"):
-        remark("it is served beyond this machine, without TLS: put a proxy with TLS before it")
+        remark("it is served beyond this machine, without TLS: put a proxy with TLS in front of it")
     if not named:
         remark("others are refused, as nothing says by which name they reach it: begin it with --allow-host NAME:PORT")
 

@@ -11,7 +11,7 @@ from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended
+from holdfast.surfaces.cli.locks.child import Child, attended, known_unfit
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
 from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
@@ -70,7 +70,7 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
         holdfast swap to qwen-7b --policy refuse -- ./load.sh qwen-7b
 
     Until it has ended nothing can be registered with another recipe. Preemptible work is asked to yield; work is waited for,
-    and never killed. Whom it waits for is told on stderr. If the command succeeds, its recipe is the current one. If it fails,
+    and never killed. Whom it waits for goes to stderr. If the command succeeds, its recipe is the current one. If it fails,
     nothing has changed. If this process is killed, the swap is over: the command is sent SIGTERM, and the next one who looks
     clears what was left.
 
@@ -80,6 +80,10 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
     """
     if not words:
         raise click.UsageError("no command is given: say `holdfast swap to RECIPE -- COMMAND`")
+    if (unfit := known_unfit(list(words))) is not None:
+        # Before running work is asked to yield for it.
+        remark(f"{unfit[1]}; no swap was begun")
+        return unfit[0]
     attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, quiet))
     return attended(list(words), attend, undone="the swap has failed, and nothing has changed", bound=True)
 

@@ -20,6 +20,7 @@ import click
 from holdfast.app import connected
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import FILE_NAME, Settings
+from holdfast.surfaces.cli.locks.passing import Interrupted
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.tour.agents import agents_chapter
 from holdfast.surfaces.cli.tour.gateway import gateway_chapter
@@ -132,8 +133,8 @@ def tour(keep: bool) -> int:
 def _ended_in_order() -> Iterator[None]:
     """Whoever tells the tour to end has its processes and its folder cleared away too, as by Ctrl-C."""
 
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
+    def end(number: int, _: object) -> None:
+        raise Interrupted(number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:

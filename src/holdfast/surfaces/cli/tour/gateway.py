@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.doctor.configured import not_installed
 from holdfast.kernel.errors import Blocked, status_of
-from holdfast.kernel.wording import installing
+from holdfast.kernel.extras import installing
 from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 NAME = "tour-coder"
@@ -90,7 +90,9 @@ def gateway_chapter(stage: Stage) -> None:
     try:
         agent.begin()
         where = "a tmux session" if agent.in_tmux else "a program (with tmux installed, a tmux session)"
-        stage.say(f"an agent works in {where}; `holdfast gateway serve {NAME}` stands before it and keeps what it is asked")
+        stage.say(
+            f"an agent works in {where}; `holdfast gateway serve {NAME}` stands in front of it and keeps what it is asked"
+        )
         gateway = _answered(stage, agent)
         gateway = _restarted(stage, agent, gateway)
         _replaced(stage, agent, gateway)

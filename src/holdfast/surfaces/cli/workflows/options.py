@@ -16,7 +16,7 @@ ttl_option = click.option(
     callback=more_than_nothing,
     default=WORKFLOW_TTL_S,
     show_default=True,
-    help="It is over so long after its last renewal, whether or not its process lives.",
+    help="It ends this long after its last renewal, even if its process lives.",
 )
 preemptible_option = click.option(
     "--preemptible", is_flag=True, help="It may be asked to yield, by a signal file that it looks for where stopping is safe."
@@ -32,5 +32,5 @@ wait_option = click.option(
     type=float,
     callback=no_less_than_nothing,
     default=0.0,
-    help="Wait so long for the end of a swap to another recipe.  [default: refuse at once, exit status 4]",
+    help="Wait this long for the end of a swap to another recipe.  [default: refuse at once, exit status 4]",
 )

@@ -18,7 +18,7 @@ HEADINGS = ("workflow", "recipe", "state", "preemptible", "process", "ends", "to
 @json_option
 @store_options
 def list_(as_json: bool) -> int:
-    """List the workflows that live. Sweeps those that do not; exit 7 if there are damaged ones, which are told on stderr."""
+    """List live workflows, and sweep dead ones; exit status 7 if there are damaged ones, which are named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.workflows.list_workflows(damaged=damaged)

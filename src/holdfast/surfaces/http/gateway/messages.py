@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.limits import QUEUE_PRUNE_LEAST_S
 from holdfast.primitives.queue import Request
 
 
@@ -44,6 +45,20 @@ class Decision(Plain, frozen=True, kw_only=True):
     action: Literal["replay", "discard"]
     epoch: int
     requests: list[str] | None = None
+
+
+class Bounds(Plain, frozen=True, kw_only=True):
+    """How many finished requests to keep, and for how long; those that a queue keeps by itself unless told. The least age is
+    told here and decided where it is used, with the reason for it."""
+
+    keep_finished: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, extra_json_schema={"extra": {"minimum": 0}})] | None = None
+    keep_s: Annotated[float, msgspec.Meta(extra_json_schema={"extra": {"minimum": QUEUE_PRUNE_LEAST_S}})] | None = None
+
+
+class RequestsPruned(Plain, frozen=True, kw_only=True):
+    """How many finished requests were removed."""
+
+    removed: int
 
 
 class Health(Plain, frozen=True, kw_only=True):

@@ -23,12 +23,14 @@ from holdfast.primitives.queue.record import ENDED
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.gateway.messages import (
     Accepted,
+    Bounds,
     Decision,
     Detaching,
     Health,
     Interrupt,
     NewRequest,
     RequestList,
+    RequestsPruned,
     RequestView,
     SubmitPrompt,
     view_of,
@@ -42,6 +44,8 @@ _LOOK_EVERY_S = 0.1
 _BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
 _NEW_REQUEST: msgspec.json.Decoder[NewRequest] = msgspec.json.Decoder(NewRequest)
 _DECISION = msgspec.json.Decoder(Decision)
+_BOUNDS = msgspec.json.Decoder(Bounds)
+_NO_BOUNDS = Bounds()
 _RequestId = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
@@ -156,14 +160,20 @@ def _of_requests(counter: Counter) -> list[Any]:
 
     @get("/v1/requests", sync_to_thread=True, opt=takes("state", "limit"), responses=_problems(), security=_BEARER)
     def list_requests(
-        wanted: Annotated[RequestState | None, QueryParameter(name="state", required=False)] = None,
+        state_: Annotated[RequestState | None, QueryParameter(name="state", required=False)] = None,
         limit: Annotated[int, QueryParameter(ge=0, le=LIST_MAX)] = 100,
     ) -> RequestList:
         """Requests in the order they came, the newest of those that match."""
-        found = counter.gateway.queue.list(state=wanted, limit=limit, damaged=[])
+        found = counter.gateway.queue.list(state=state_, limit=limit, damaged=[])
         return RequestList(requests=[view_of(one) for one in found])
 
-    return [accept, list_requests]
+    @post("/v1/prune", status_code=200, sync_to_thread=True, responses=_problems(), security=_BEARER)
+    def prune(body: RawBody, data: JSONBody[Bounds] = _NO_BOUNDS) -> RequestsPruned:  # noqa: ARG001 - as with requests
+        """Remove finished requests beyond the bounds, with their idempotency keys. Those that ended within a day stay."""
+        bounds = strictly(_BOUNDS, body or b"{}")
+        return RequestsPruned(removed=counter.gateway.queue.prune(keep_finished=bounds.keep_finished, keep_s=bounds.keep_s))
+
+    return [accept, list_requests, prune]
 
 
 def _of_one_request(counter: Counter) -> list[Any]:

@@ -1,5 +1,6 @@
 """The files of the page, and what a browser may do with them: nothing but what is served here."""
 
+from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -14,18 +15,8 @@ _KINDS = {
 }
 """What each is called. Text is said to be UTF-8 by the framework."""
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
-"""With every file of the page."""
+_BEGIN = b'<script type="module" src="/assets/begin.js"></script>'
+"""In the page's text, in whose place the script itself is sent: what loads the rest must not be lost on the way."""
 
 
 class Asset(NamedTuple):
@@ -38,7 +29,27 @@ class Asset(NamedTuple):
 
 def load_assets() -> dict[str, Asset]:
     """Every file of the page by its name. Only what is found here is ever served, so that no name becomes a path."""
-    return {path.name: _asset(path) for path in (Path(__file__).parent / "assets").iterdir() if path.suffix in _KINDS}
+    files = {path.name: path for path in (Path(__file__).parent / "assets").iterdir() if path.suffix in _KINDS}
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    begin = b'<script type="module">%b</script>' % contents["begin.js"]
+    contents["page.html"] = contents["page.html"].replace(_BEGIN, begin)
+    return {name: _asset(files[name].suffix, content) for name, content in contents.items()}
+
+
+def headers_of(assets: dict[str, Asset]) -> dict[str, str]:
+    """What is sent with every file of the page: of scripts, those that are served here may run, and the one in its text."""
+    begin = b64encode(sha256(assets["begin.js"].content).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'self' 'sha256-{begin}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
 
 
 def asset_named(assets: dict[str, Asset], name: str) -> Asset:
@@ -48,6 +59,5 @@ def asset_named(assets: dict[str, Asset], name: str) -> Asset:
     return assets[name]
 
 
-def _asset(path: Path) -> Asset:
-    content = path.read_bytes()
-    return Asset(content, _KINDS[path.suffix], f'"{sha256(content).hexdigest()[:16]}"')
+def _asset(suffix: str, content: bytes) -> Asset:
+    return Asset(content, _KINDS[suffix], f'"{sha256(content).hexdigest()[:16]}"')

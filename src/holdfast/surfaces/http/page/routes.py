@@ -12,7 +12,7 @@ from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LIST_MAX, PAGE_JOURNAL_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import redacted
-from holdfast.surfaces.http.page.assets import HEADERS, Asset, asset_named, load_assets
+from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
 from holdfast.surfaces.http.page.looking import AgentLook, GatewayLook
 from holdfast.surfaces.http.queries import takes
 from holdfast.views.agents import AgentPage, agent_page, why_agent
@@ -52,27 +52,28 @@ def page_routes(hf: Holdfast) -> list[Any]:
 
 def _of_files() -> list[Any]:
     assets = load_assets()
+    headers = headers_of(assets)
 
     @get("/", include_in_schema=False, sync_to_thread=False)
     def page(request: Request[Any, Any, Any]) -> Response[bytes]:
         """The page."""
-        return _sent(assets["page.html"], request)
+        return _sent(assets["page.html"], headers, request)
 
     @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=False)
     def asset(name: FromPath[str], request: Request[Any, Any, Any]) -> Response[bytes]:
         """One of its files."""
-        return _sent(asset_named(assets, name), request)
+        return _sent(asset_named(assets, name), headers, request)
 
     return [page, asset]
 
 
-def _sent(asset: Asset, request: Request[Any, Any, Any]) -> Response[bytes]:
+def _sent(asset: Asset, headers: dict[str, str], request: Request[Any, Any, Any]) -> Response[bytes]:
     same = request.headers.get("if-none-match") == asset.etag
     return Response(
         b"" if same else asset.content,
         status_code=304 if same else 200,
         media_type=asset.media_type,
-        headers={**HEADERS, "ETag": asset.etag},
+        headers={**headers, "ETag": asset.etag},
     )
 
 

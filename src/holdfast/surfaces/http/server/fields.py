@@ -61,7 +61,7 @@ Token = Annotated[int, from_nothing("The token that a claim was given.", _NUMBER
 Count = Annotated[int, from_nothing("A number.", _NUMBER_MAX)]
 Pid = Annotated[int, Meta(ge=1, le=PID_MAX, description="A process on the server's machine, with which it ends.")]
 Priority = Annotated[int, Meta(ge=-LOCK_PRIORITY_MAX, le=LOCK_PRIORITY_MAX, description="Higher goes first.")]
-Limit = Annotated[int, from_nothing("At most so many.", LIST_MAX)]
+Limit = Annotated[int, from_nothing("At most this many.", LIST_MAX)]
 Ttl = Annotated[float, _more_than_nothing("Seconds after which it ends by itself, unless renewed.", LOCK_TTL_MAX_S)]
 Seconds = Annotated[float, from_nothing("Seconds.", LOCK_TTL_MAX_S)]
 Wait = Annotated[float, from_nothing("Seconds to wait for it; ask again for longer.", SERVER_WAIT_MAX_S)]

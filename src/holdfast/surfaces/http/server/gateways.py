@@ -11,8 +11,8 @@ from holdfast.domains.gateway.gateway import Reconciled
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Unavailable
 from holdfast.primitives.queue import RequestState
-from holdfast.surfaces.http.gateway.messages import Accepted, Detaching, RequestView
-from holdfast.surfaces.http.server.fields import AgentName, Count, Id, Label, Limit, Wait, told
+from holdfast.surfaces.http.gateway.messages import Accepted, Detaching, RequestsPruned, RequestView
+from holdfast.surfaces.http.server.fields import AgentName, Count, Id, Label, Limit, Seconds, Wait, told
 from holdfast.surfaces.http.server.operation import operation
 
 T = TypeVar("T")
@@ -74,6 +74,14 @@ class ReconcileGateway(Plain, frozen=True, kw_only=True):
     requests: Annotated[list[Id], Meta(max_length=1000)] | None = None
 
 
+class PruneRequests(Plain, frozen=True, kw_only=True):
+    """How many finished requests of an agent to keep, and for how long; those that a queue keeps by itself unless told."""
+
+    agent: AgentName
+    keep_finished: Count | None = None
+    keep_s: Seconds | None = None
+
+
 @operation("GET", "/v1/gateways")
 def list_(hf: Holdfast) -> list[str]:
     """The agents that have, or had, a gateway on the server's machine."""
@@ -126,6 +134,13 @@ def reconcile(hf: Holdfast, asked: ReconcileGateway) -> Reconciled:
     return _told(gateway.reconcile(asked.action, epoch=asked.epoch, requests=asked.requests), Reconciled)
 
 
+@operation("POST", "/v1/gateways/{agent}/prune", problems=(404,), outside=True)
+def prune(hf: Holdfast, asked: PruneRequests) -> RequestsPruned:
+    """Remove an agent's finished requests beyond the bounds, with their keys. Those that ended within a day stay."""
+    gateway = hf.gateway(asked.agent)
+    return _told(gateway.prune(keep_finished=asked.keep_finished, keep_s=asked.keep_s), RequestsPruned)
+
+
 @operation("POST", "/v1/gateways/{agent}/detach", problems=(404,), outside=True)
 def detach(hf: Holdfast, asked: OfGateway) -> Detaching:
     """Stop an agent's gateway. What was accepted waits for the next one; the agent itself is left alone."""
@@ -140,4 +155,4 @@ def _told(answer: dict[str, Any], kind: type[T]) -> T:
         raise Unavailable(f"the gateway is of another version: {error}", outcome="unknown") from None
 
 
-OPERATIONS = [list_, status, prompt, interrupt, requests, request, cancel, reconcile, detach]
+OPERATIONS = [list_, status, prompt, interrupt, requests, request, cancel, reconcile, prune, detach]

@@ -318,7 +318,8 @@ def send(hf: Holdfast) -> answers.Sent:
 
 @operation("POST", "/v1/upkeep/jobs/reap")
 def reap(hf: Holdfast) -> list[JobView]:
-    """Put back the jobs of dead workers, and end those past their time limits. Every pick, list and get does so too."""
+    """Put back the jobs of dead workers, and end those past their time limits. Every pick, list and get does so too, and
+    `holdfast serve` by itself."""
     reaped = hf.jobs.reap()
     _mirror(hf)
     return [view_of(job) for job in reaped]

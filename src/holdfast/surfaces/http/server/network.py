@@ -27,7 +27,7 @@ from holdfast.surfaces.http.server.fields import (
     listed,
     told,
 )
-from holdfast.surfaces.http.server.locks import give_back, taken
+from holdfast.surfaces.http.server.locks import FreeNames, WaitFor, give_back, taken
 from holdfast.surfaces.http.server.operation import operation
 
 _Ip = Annotated[str, told("An IP address, with or without a mask.", examples=["10.1.1.100/24"])]
@@ -127,20 +127,12 @@ class LockRouters(Plain, frozen=True, kw_only=True):
     pid: Pid | None = None
 
 
-class UnlockRouters(Plain, frozen=True, kw_only=True):
+class UnlockRouters(FreeNames, frozen=True, kw_only=True):
     """Routers that a job lets go of."""
 
-    names: Names
-    by: By
 
-
-class WaitForRouters(Plain, frozen=True, kw_only=True):
+class WaitForRouters(WaitFor, frozen=True, kw_only=True):
     """Routers that are to be free; those that the job `by` has itself are not waited for."""
-
-    names: Names
-    by: By | None = None
-    mode: Mode = Mode.EXCLUSIVE
-    timeout_s: Wait = SERVER_WAIT_MAX_S
 
 
 class CountsView(Plain, frozen=True, kw_only=True):

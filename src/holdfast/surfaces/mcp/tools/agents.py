@@ -30,7 +30,7 @@ class FindArguments(Plain, frozen=True, kw_only=True):
     """A name or id, or nothing for all."""
 
     name: AgentName | None = None
-    limit: Annotated[int, Meta(ge=1, le=MCP_LIST_MAX, description="At most so many.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MCP_LIST_MAX, description="At most this many.")] = 20
 
 
 class SendArguments(Plain, frozen=True, kw_only=True):

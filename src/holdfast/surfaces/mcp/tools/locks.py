@@ -28,7 +28,7 @@ class AcquireArguments(Plain, frozen=True, kw_only=True):
         Meta(min_length=1, max_length=LOCK_NAMES_MAX, description="Everything you need at the same time, in any order."),
     ]
     shared: Annotated[bool, Meta(description="Share it with others that share it, instead of having it alone.")] = False
-    ttl_s: Annotated[float, Meta(gt=0, le=LOCK_TTL_MAX_S, description="Let it end after so long, whatever you do.")] | None = (
+    ttl_s: Annotated[float, Meta(gt=0, le=LOCK_TTL_MAX_S, description="It ends after this long, whatever you do.")] | None = (
         None
     )
     wait_s: WaitS = 0

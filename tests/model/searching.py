@@ -1,0 +1,25 @@
+"""How a state machine is let loose to find where a part of the program and its oracle disagree."""
+
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+
+def search(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int, same: bool = True) -> None:
+    """Run a machine over so many examples of so many steps.
+
+    The `same` examples each time, so that a run of the suite says something about the program and nothing about luck; else
+    others each time.
+    """
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=same,
+            print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        ),
+    )

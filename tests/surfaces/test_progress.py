@@ -1,0 +1,71 @@
+"""Work that takes long shows a sign of life on a terminal, and leaves nothing of it behind."""
+
+import io
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.surfaces.cli import progress
+from holdfast.surfaces.cli.root import run
+from holdfast.upkeep import Upkeep
+from tests.patience import PATIENCE_S
+
+
+class Terminal(io.StringIO):
+    """One that tells when it was written to."""
+
+    def __init__(self, *, terminal: bool = True) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if "so far" in text:
+            self.told.set()
+        return written
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "done"),
+    [
+        (["check"], "check", []),
+        (["backup", "there.sqlite"], "backup", None),
+        (["restore", "there.sqlite"], "restore", None),
+        (["copy", "sqlite:here.sqlite", "sqlite:there.sqlite"], "copy", {}),
+    ],
+)
+def test_long_work_on_a_store_says_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], verb: str, done: Any
+) -> None:
+    terminal = Terminal()
+
+    def work(*_: object) -> Any:
+        assert terminal.told.wait(PATIENCE_S)
+        return done
+
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_SIGN_S", 0.01)
+    monkeypatch.setattr(Upkeep, verb, work)
+    assert run(["store", *words]) == 0
+    first, *_, blank, end = terminal.getvalue().split("\r")[1:]
+    assert first.startswith("holdfast: ") and first.endswith("ing: 0 s so far")
+    assert (blank.strip(), len(blank) >= len(first), end) == ("", True, "")
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-progress"]
+
+
+def test_nothing_is_said_of_short_work_or_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, file = Terminal(), Terminal(terminal=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.working("checking"):
+        pass
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(progress, "_SIGN_S", 0.0)
+    with progress.working("checking"):
+        pass
+    assert terminal.getvalue() == file.getvalue() == ""
