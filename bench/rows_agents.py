@@ -112,7 +112,7 @@ class OneFile:
 
     def __call__(self) -> bool:
         with open(self._random.choice(self._paths), "rb") as file:
-            return json.loads(file.read())["schema_version"] == 2
+            return bool(json.loads(file.read())["schema_version"] == 2)
 
     def close(self) -> None:
         """Nothing is open."""

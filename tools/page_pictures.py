@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Browser, Page
 
@@ -17,7 +18,7 @@ _LOOK_MS = 20_000
 
 def opened(browser: Browser, made: PageStage, *, width: int, height: int, dark: bool = False) -> Page:
     """The page in a window of its own."""
-    scheme = "dark" if dark else "light"
+    scheme: Literal["dark", "light"] = "dark" if dark else "light"
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce", locale="en-GB"
     )

@@ -32,7 +32,7 @@ def no_latch(draw: random.Random) -> None:
     """The same on PostgreSQL: no space is latched, whole or by rows."""
     from holdfast.stores.postgres import latches
 
-    latches.of_scope = lambda *_: ("SELECT 1", [])  # type: ignore[assignment]
+    latches.of_scope = lambda *_: ("SELECT 1", [])
 
 
 def any_token(draw: random.Random) -> None:
@@ -84,7 +84,7 @@ def blind(draw: random.Random) -> None:
 def double(draw: random.Random) -> None:
     """Now and then whoever takes a hold again counts twice."""
     real = holds.taken
-    holds.taken = lambda held, hold: (*held, hold) if draw.random() < 0.2 else real(held, hold)
+    holds.taken = lambda holds, hold: (*holds, hold) if draw.random() < 0.2 else real(holds, hold)
 
 
 def two_slots(draw: random.Random) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import TypedDict
 
 import psycopg
 
@@ -35,6 +36,13 @@ _DEATH_MS = 30_000
 _numbers = count(1)
 
 
+class User(TypedDict, total=False):
+    """Whom to run as, in the words of subprocess; nothing for ourselves."""
+
+    user: int
+    group: int
+
+
 def binaries() -> Path | None:
     """The folder of initdb and postgres, of the newest version that is installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
@@ -47,7 +55,7 @@ def binaries() -> Path | None:
 class Server:
     """A server that runs. `url` is that of its first database."""
 
-    def __init__(self, folder: Path, binaries: Path, user: dict[str, int], settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, binaries: Path, user: User, settings: Mapping[str, str]) -> None:
         self.folder = folder
         self.binaries = binaries
         self.user = user
@@ -59,10 +67,10 @@ class Server:
         """Start it and wait until it answers."""
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
         log = (self.folder / "log").open("ab")
-        command = [self.binaries / "postgres", "-D", self.folder / "data", "-k", self.folder, *settings]
+        command = [str(self.binaries / "postgres"), "-D", str(self.folder / "data"), "-k", str(self.folder), *settings]
         with log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
-        ready = [self.binaries / "pg_isready", "-q", "-h", self.folder, "-p", self.settings.get("port", "5432")]
+        ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder), "-p", self.settings.get("port", "5432")]
         for _ in range(_START_TIMEOUT_S * 20):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -162,7 +170,8 @@ def serving(found: Path, settings: Mapping[str, str]) -> Iterator[Server]:
     try:
         if user:
             os.chown(folder, user["user"], user["group"])
-        make = [found / "initdb", "-D", folder / "data", "-U", "holdfast", "-E", "UTF8", "--no-sync", "--auth=trust"]
+        made = str(folder / "data")
+        make = [str(found / "initdb"), "-D", made, "-U", "holdfast", "-E", "UTF8", "--no-sync", "--auth=trust"]
         subprocess.run([*make, "--locale=C.UTF-8"], check=True, capture_output=True, cwd=folder, **user)
         server = Server(folder, found, user, settings)
         try:
@@ -196,7 +205,7 @@ def _kill(pid: int) -> None:
         os.close(session)
 
 
-def _user() -> dict[str, int]:
+def _user() -> User:
     """Whom to run as: ourselves, but never root."""
     if os.geteuid() != 0:
         return {}

@@ -504,6 +504,13 @@ def test_bad_tokens(say: Say, hf: Holdfast, words: list[str], status: int, says:
     assert says in ran.err
 
 
+def test_a_hold_that_nothing_would_end_is_refused_in_the_words_of_its_command(say: Say, hf: Holdfast) -> None:
+    ran = say("holds", "take", "host-7", "--by", "run-1")
+    assert (ran.status, ran.out) == (2, "")
+    assert "give --ttl SECONDS, or --pid N" in ran.err
+    assert hf.holds.subjects() == {}
+
+
 def test_odd_names(say: Say, hf: Holdfast) -> None:
     for name in ("my router", "räuter", "--", "-x", "--help", "*", "\u202eabc"):
         ran = say("locks", "acquire", "--by", "job-1", "--ttl", "60", "--", name)

@@ -14,9 +14,8 @@ def agent(child: Child, hf: Holdfast) -> bool:
         return False
     name = child.draw.choice(NAMES)
     me = hf.processes.current()
-    facts = {"backend": "command", "tool": "t", "manifest_path": "/m.json"}
     try:
-        record = hf.agents.publish(name, holder=me, lease_s=_LEASE_S, **facts)
+        record = hf.agents.publish(name, holder=me, lease_s=_LEASE_S, backend="command", tool="t", manifest_path="/m.json")
     except Held:
         child.count("refused")
         child.pause(0.2)

@@ -47,9 +47,9 @@ def _locks(hf: Holdfast) -> Iterator[str]:
         yield "the routers cannot be had"
     hf.network.release_all_router_locks(network_parts.ROUTERS, "end")
     hf.locks.clear_unread()
-    rows = hf.store.read(lambda tx: [*tx.range(LOCKS), *tx.range(LOCK_WAITS)], scope=[LOCKS, LOCK_WAITS])
-    for row in rows:
-        yield f"left in the lock table: {row.key}: {row.record}"
+    locks, waits = hf.store.read(lambda tx: (tx.range(LOCKS), tx.range(LOCK_WAITS)), scope=[LOCKS, LOCK_WAITS])
+    for left in [*map(str, locks), *map(str, waits)]:
+        yield f"left in the lock table: {left}"
 
 
 def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import contextlib
 
 from holdfast.adapters.courier import Courier
 from holdfast.app import Holdfast
+from holdfast.domains.jobs import Job
 from holdfast.kernel.errors import BrokerUnavailable, Collision, Fenced, ImpossibleTransition
 from holdfast.kernel.holder import Holder
 from tools.soak.child import Child
@@ -69,7 +70,7 @@ def _put_back_unheard(hf: Holdfast, me: Holder) -> None:
                 hf.jobs.requeue(job.job_id, token=job.token)
 
 
-def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> object:
+def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> Job | None:
     """Say what became of a job; return the next one that came with that."""
     how = child.draw.choice(["finish", "finish", "finish", "requeue", "finish_and_pick", "finish_and_pick"])
     try:

@@ -39,8 +39,8 @@ class Supervisor:
 
         with programs(self._plan, self._folder) as (url, beside):
             self._plant()
-            for one in [*self._slots, *beside]:
-                self._tally.add(one.kind, "processes")
+            for kind in [*(slot.kind for slot in self._slots), *(program.kind for program in beside)]:
+                self._tally.add(kind, "processes")
             try:
                 for slot in self._slots:
                     slot.begin(self._plan, url, self._folder, self._board)

@@ -107,7 +107,7 @@ class Holds:
         holder = self._processes.current(self._label) if isinstance(process, ThisProcess) else process
         if holder is None and ttl_s is None:
             raise InvalidValue(
-                "a hold that no process has needs a ttl_s (--ttl), or nothing would end it: give one, or a process (--pid)",
+                "a hold that no process has needs a ttl_s, or nothing would ever end it: give one, or the process that has it",
                 field="ttl_s",
             )
 

@@ -8,7 +8,7 @@ from holdfast.primitives.holds import Hold
 from holdfast.surfaces.answers.holds import HoldsSwept, dropped, taken
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.group import InOrder
-from holdfast.surfaces.cli.locks.options import by_option, json_option, ttl_option
+from holdfast.surfaces.cli.locks.options import by_option, json_option, refuse_endless, ttl_option
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import json_document, moment, table
@@ -38,6 +38,7 @@ def holds() -> None:
 @store_options
 def take(subject: str, by: str, ttl_s: float | None, pid: int | None, as_json: bool) -> None:
     """Hold SUBJECT, and print how many do now. Taking it again is one hold, with a new time; --ttl or --pid ends it."""
+    refuse_endless(ttl_s, pid, "hold")
     with connected() as hf:
         done = taken(hf, subject, by=by, ttl_s=ttl_s, pid=pid)
     answer(to_json(done) if as_json else str(done.count))

@@ -88,6 +88,14 @@ def ttl_option(words: str) -> Callable[[F], F]:
     return click.option("--ttl", "ttl_s", metavar="SECONDS", type=float, callback=more_than_nothing, help=words)
 
 
+def refuse_endless(ttl_s: float | None, pid: int | None, what: str) -> None:
+    """Say in this command's words what nothing would end: it is over before what it takes."""
+    if ttl_s is None and pid is None:
+        raise click.UsageError(
+            f"without a process nothing but time can end the {what}: give --ttl SECONDS, or --pid N of the process that has it"
+        )
+
+
 def own_job(verb: str) -> str:
     """A job that nobody else is, for a command that was not told one: under `locks run`, a part of that run's job."""
     own = f"{verb}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -21,6 +21,7 @@ from holdfast.surfaces.cli.locks.options import (
     own_job,
     priority_option,
     quiet_option,
+    refuse_endless,
     ttl_option,
 )
 from holdfast.surfaces.cli.locks.passing import interruptible
@@ -83,10 +84,7 @@ def take(
     as_json: bool,
 ) -> None:
     """Take locks for a command that ends at once, and print the token. Its limit and priority may depend on the settings."""
-    if ttl_s is None and pid is None:
-        raise click.UsageError(
-            "without a process nothing but time can end the lock: give --ttl SECONDS, or --pid N of the process that holds it"
-        )
+    refuse_endless(ttl_s, pid, "lock")
     with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
         grant = acquired(
             hf,
