@@ -25,8 +25,10 @@ _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
 Process = subprocess.Popen[bytes]
 
 TELLING = """
+import threading
+
 class Telling:
-    '''Says when there is nothing to do but sleep.'''
+    '''Says when there is nothing to do but sleep, and whether that was ended by another or by the clock.'''
     def __init__(self, inner):
         self.inner = inner
     def __getattr__(self, name):
@@ -35,13 +37,22 @@ class Telling:
         return self
     def __exit__(self, *how):
         return self.inner.__exit__(*how)
-    def listen(self, topics):
-        return Telling(self.inner.listen(topics))
+    def listen(self, *topics):
+        return Telling(self.inner.listen(*topics))
     def wait(self, timeout_s, **more):
+        if threading.current_thread() is not threading.main_thread():
+            return self.inner.wait(timeout_s, **more)
         print('asleep', flush=True)
-        return self.inner.wait(timeout_s, **more)
+        woken = self.inner.wait(timeout_s, **more)
+        print('woken' if woken.notified or woken.ready else 'looks again', flush=True)
+        return woken
 """
 """For a program whose sleep is part of the story: what it wraps its store in."""
+
+
+def was_woken(printed: str) -> bool:
+    """Was the last sleep of such a program ended by another? How soon it goes on then is its machine's affair."""
+    return [line for line in printed.splitlines() if line in ("woken", "looks again")][-1:] == ["woken"]
 
 
 class BrokenStep(Exception):
