@@ -14,8 +14,8 @@ _LIVING = ("sh", "-c", "echo up; exec sleep 600")
 
 def agents_chapter(stage: Stage) -> None:
     """An agent that runs past its lease, a second one that is refused, and a kill."""
-    stage.say(f"`holdfast agents run {_NAME}` runs a program as an agent, with a lease of one second")
-    runner = stage.start("agents", "run", _NAME, "--lease", "1", "--", *_LIVING)
+    stage.say(f"`holdfast agents run {_NAME}` runs a program as an agent, with a lease of two seconds")
+    runner = stage.start("agents", "run", _NAME, "--lease", "2", "--", *_LIVING)
     try:
         stage.holds(stage.line(runner) == "up", "it is published before its program begins")
         first = stage.hf.agents.resolve(_NAME).unwrap()
