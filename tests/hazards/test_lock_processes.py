@@ -31,6 +31,7 @@ from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.testing import faults
+from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
 
 STOPS_MAX = 1000
@@ -658,6 +659,7 @@ def test_killed_at_random_moments_under_load(crowd: Crowd, tmp_path: Path) -> No
     for process in running:
         process.kill()
         assert process.end() == -signal.SIGKILL, "it ended by itself"
+    outlived(crowd.hf, crowd.url)
     (last,) = crowd.processes(1)
     granted = last.acquire(names, by="last")
     assert last.release(granted.key)
