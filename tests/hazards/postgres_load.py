@@ -205,6 +205,11 @@ class Peer:
         where = self._stacks.read_text()
         return f"{self._stacks.name}, ended with {self._process.exitcode}, said {self._last}, stands at\n{where}"
 
+    def join(self) -> None:
+        """Wait until it has ended by itself."""
+        self._process.join(PATIENCE_S)
+        assert self._process.exitcode == 0, f"a machine did not end well: {self.state()}"
+
     def close(self) -> None:
         self._process.kill()
         self._process.join()
@@ -232,7 +237,8 @@ class Load:
                 missing[pipe] -= self._peers[pipe].hear().whole
 
     def end(self) -> list[Told]:
-        """Let the machines end their round, and return what each was told."""
+        """Let the machines end their round, and return what each was told, when all have ended: a transaction that one leaves
+        open when it is killed hides from followers for a moment what came after it."""
         for peer in self._peers.values():
             peer.pipe.send("end")
         told = []
@@ -240,6 +246,8 @@ class Load:
             while not isinstance(said := peer.hear(), Told):
                 continue
             told.append(said)
+        for peer in self._peers.values():
+            peer.join()
         return told
 
 
