@@ -25,7 +25,9 @@ def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
-    """A gateway before that program."""
+    """A gateway before that program, which is known to be done when it shows that it is ready, and not by its silence alone:
+    on a busy machine it may be silent amid anything."""
     words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
+    words = (*words, "--ready-regex", "^ready> *$")
     with GatewayProcess(tmux.folder, *words) as made:
         yield made

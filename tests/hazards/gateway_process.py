@@ -67,7 +67,7 @@ class GatewayProcess:
 
     @property
     def client(self) -> GatewayClient:
-        return GatewayClient(AGENT, root=self.root)
+        return GatewayClient(AGENT, root=self.root, timeout_s=PATIENCE_S)
 
     def start(self, *options: str, dies_at: str = "never", stops_at: str | None = None) -> "GatewayProcess":
         """Start it, to be killed or stopped whenever it reaches a point, and return when it serves."""

@@ -65,8 +65,9 @@ class Round(NamedTuple):
 class Machine:
     """What runs in a process."""
 
-    def __init__(self, hf: Holdfast, name: str) -> None:
+    def __init__(self, hf: Holdfast, name: str, call_s: float) -> None:
         self._hf = hf
+        self._call_s = call_s
         self._rounds = 0
         self.told = Told(name, 0, 0, [], [], [], [], Counter())
 
@@ -95,7 +96,7 @@ class Machine:
             tx.append(actor=self.told.name, kind="load.counted", subject=self.told.name)
 
         try:
-            self._hf.store.transact(body, scope=[rows(THINGS)], timeout_s=CALL_S)
+            self._hf.store.transact(body, scope=[rows(THINGS)], timeout_s=self._call_s)
         except Unavailable as error:
             found = self._own() - before
             # The truth: an outcome "none" changed nothing, and an unknown one was done once at most.
@@ -153,17 +154,17 @@ class Machine:
         grant.release()
 
 
-def _run(parent: Connection, url: str, name: str, stacks: Path) -> None:
+def _run(parent: Connection, url: str, name: str, stacks: Path, call_s: float) -> None:
     os.environ["HOLDFAST_HOST_ID"] = name
     with stacks.open("w") as file:
         faulthandler.register(signal.SIGUSR1, file)
-        _work_for(parent, url, name)
+        _work_for(parent, url, name, call_s)
 
 
-def _work_for(parent: Connection, url: str, name: str) -> None:
+def _work_for(parent: Connection, url: str, name: str, call_s: float) -> None:
     try:
         with holdfast.connect(url) as hf:
-            machine = Machine(hf, name)
+            machine = Machine(hf, name, call_s)
             while not parent.poll():
                 parent.send(machine.round())
             parent.send(machine.told)
@@ -174,11 +175,11 @@ def _work_for(parent: Connection, url: str, name: str) -> None:
 class Peer:
     """A machine, as its parent sees it."""
 
-    def __init__(self, url: str, name: str, folder: Path) -> None:
+    def __init__(self, url: str, name: str, folder: Path, call_s: float) -> None:
         self._stacks = folder / name
         spawn = multiprocessing.get_context("spawn")
         self.pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_run, args=(theirs, url, name, self._stacks), daemon=True)
+        self._process = spawn.Process(target=_run, args=(theirs, url, name, self._stacks, call_s), daemon=True)
         self._process.start()
         theirs.close()
         self._last: Any = None
@@ -203,6 +204,11 @@ class Peer:
             until(self._stacks.read_text)
         where = self._stacks.read_text()
         return f"{self._stacks.name}, ended with {self._process.exitcode}, said {self._last}, stands at\n{where}"
+
+    def join(self) -> None:
+        """Wait until it has ended by itself."""
+        self._process.join(PATIENCE_S)
+        assert self._process.exitcode == 0, f"a machine did not end well: {self.state()}"
 
     def close(self) -> None:
         self._process.kill()
@@ -231,7 +237,8 @@ class Load:
                 missing[pipe] -= self._peers[pipe].hear().whole
 
     def end(self) -> list[Told]:
-        """Let the machines end their round, and return what each was told."""
+        """Let the machines end their round, and return what each was told, when all have ended: a transaction that one leaves
+        open when it is killed hides from followers for a moment what came after it."""
         for peer in self._peers.values():
             peer.pipe.send("end")
         told = []
@@ -239,15 +246,17 @@ class Load:
             while not isinstance(said := peer.hear(), Told):
                 continue
             told.append(said)
+        for peer in self._peers.values():
+            peer.join()
         return told
 
 
 @contextmanager
-def load(url: str, machines: int = 4) -> Iterator[Load]:
-    """Machines that work until the block ends or `end` is called."""
+def load(url: str, machines: int = 4, *, call_s: float = CALL_S) -> Iterator[Load]:
+    """Machines that work until the block ends or `end` is called. `call_s` is the time limit of their counts."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        peers = (Peer(url, f"machine-{number}", folder) for number in range(machines))
+        peers = (Peer(url, f"machine-{number}", folder, call_s) for number in range(machines))
         yield Load([stack.enter_context(closing(peer)) for peer in peers])
 
 

@@ -180,7 +180,7 @@ def _killed_at_every_point(url: str, verb: str) -> None:
 def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path, kind: str) -> None:
     with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         process, pid = bench.hold("gpu", "--lease", "2")
-        first = bench.hf.agents.resolve("gpu").unwrap()
+        first = bench.hf.agents.get(GPU)
         # Just after a refresh, so that it does not stand still inside the gate.
         bench.told("agent.refreshed", GPU)
         # In files that is told before the last of it is done; a change of ours comes behind it.

@@ -585,7 +585,7 @@ def test_a_given_up_turn_is_not_kept(path: Path) -> None:
     slow.join(PATIENCE_S)
     for writer in (other, store, other, store):
         assert put(writer, "a") > 0
-        writer.transact(lambda tx: None, scope=[THINGS], timeout_s=5)
+        writer.transact(lambda tx: None, scope=[THINGS], timeout_s=PATIENCE_S)
     store.close()
     other.close()
 
@@ -746,7 +746,7 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, b
     os.waitpid(child, 0)
     try:
         store = _open(path)
-        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=5)
+        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=PATIENCE_S)
         store.close()
     finally:
         os.kill(grandchild, signal.SIGKILL)

@@ -60,7 +60,7 @@ def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_
         until(lambda: gate.programs() == [])
         (disk / "filler").unlink()
         until(lambda: client.status()["queue_depth"] == 0)
-        assert client.prompt("after", wait_s=60)["state"] == "completed"
+        assert client.prompt("after", wait_s=PATIENCE_S)["state"] == "completed"
         found = {one["request_id"]: one for one in client.requests()}
         assert {name for name, one in found.items() if one["state"] == "completed"} >= set(kept)
         asked = gate.asked()
@@ -109,7 +109,7 @@ def test_of_several_gateways_started_at_once_one_serves(gate: GatewayProcess) ->
         with ThreadPoolExecutor(4) as pool:
             served = list(pool.map(_serves, several))
         assert sorted(served) == [False, False, False, True], (gate.folder / "stderr").read_text()[-2000:]
-        assert gate.client.prompt("x", wait_s=60)["state"] == "completed"
+        assert gate.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
         # The second time they find what a killed one left.
         several[served.index(True)].kill()
 
@@ -143,14 +143,14 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
     try:
         while not listening.is_set():
             # Without an id a stream begins with now, and nothing tells when that is.
-            gate.client.prompt("hello", wait_s=30)
+            gate.client.prompt("hello", wait_s=PATIENCE_S)
         for turn in range(3):
             for number in range(4):
                 with suppress(Unavailable):
                     gate.client.prompt(f"{turn}.{number}")
             gate.kill()
             gate.start()
-        done = gate.client.prompt("end", wait_s=60)
+        done = gate.client.prompt("end", wait_s=PATIENCE_S)
         until(lambda: heard[-1][1]["subject"] == done["request_id"] and heard[-1][1]["kind"] == "request.completed")
     finally:
         over.set()
@@ -169,7 +169,7 @@ def test_a_key_stands_for_its_request_across_restarts_and_epochs(tmux: TmuxServe
         return attached.client.prompt("once", idempotency_key="k")["request_id"]
 
     first = again()
-    assert attached.client.request(str(first), wait_s=30)["state"] == "completed"
+    assert attached.client.request(str(first), wait_s=PATIENCE_S)["state"] == "completed"
     attached.kill()
     attached.start()
     assert again() == first
@@ -195,12 +195,14 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
 ) -> None:
     attached.start(stops_at=point)
     assert attached.process is not None
-    old = str(attached.client.prompt("old")["request_id"])
-    pid = attached.process.pid
-    until(lambda: state_of(pid) == "T")
-    tmux.replace()
-    attached.process.send_signal(signal.SIGCONT)
-    client = attached.client
+    pid, client = attached.process.pid, attached.client
+    with ThreadPoolExecutor(1) as pool:
+        # It may stand still before it has answered.
+        asking = pool.submit(client.prompt, "old")
+        until(lambda: state_of(pid) == "T")
+        tmux.replace()
+        attached.process.send_signal(signal.SIGCONT)
+        old = str(asking.result(PATIENCE_S)["request_id"])
     until(
         lambda: client.status()["request_admission"] == "blocked_reconciliation" and client.request(old)["state"] == "accepted"
     )
@@ -209,7 +211,7 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
         # It comes to the same point once more, and is let go on.
         until(lambda: state_of(pid) == "T")
         attached.process.send_signal(signal.SIGCONT)
-    done = client.request(old, wait_s=30)
+    done = client.request(old, wait_s=PATIENCE_S)
     assert (done["state"], done["error_code"]) == (("completed", None) if action == "replay" else ("failed", "discarded"))
     assert tmux.heard() == ([b"old"] if action == "replay" else [])
     assert client.status()["request_admission"] == "open"
@@ -218,18 +220,19 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
 def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(gate: GatewayProcess) -> None:
     gate.start(stops_at="gateway.delivery.after")
     assert gate.process is not None
-    long = str(gate.client.prompt("long")["request_id"])
     pid = gate.process.pid
-    until(lambda: state_of(pid) == "T")
-    with ThreadPoolExecutor(1) as pool:
-        interrupting = pool.submit(gate.client.interrupt, wait_s=30)
+    with ThreadPoolExecutor(2) as pool:
+        # It may stand still before it has answered.
+        asking = pool.submit(gate.client.prompt, "long")
+        until(lambda: state_of(pid) == "T")
+        interrupting = pool.submit(gate.client.interrupt, wait_s=PATIENCE_S)
         # Sent while it stands still: it lies in the socket, and is the first thing to be read.
         time.sleep(0.3)
         gate.process.send_signal(signal.SIGCONT)
-        done = interrupting.result(PATIENCE_S)
+        done, long = interrupting.result(PATIENCE_S), str(asking.result(PATIENCE_S)["request_id"])
     assert done["state"] == "completed"
     assert done["result"].get("stopped") == long
-    assert gate.client.request(long, wait_s=30)["error_code"] == "interrupted"
+    assert gate.client.request(long, wait_s=PATIENCE_S)["error_code"] == "interrupted"
     until(lambda: gate.programs() == [])
 
 
@@ -242,7 +245,7 @@ def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(tmux: 
     attached.start()
     client = attached.client
     for prompt in (hostile, large):
-        assert client.prompt(prompt, wait_s=60)["state"] == "completed"
+        assert client.prompt(prompt, wait_s=PATIENCE_S)["state"] == "completed"
     for control in ("\x1b[201~rm -r x", "a\rb", "\x03", "\x00", "\x7f", "\x9b"):
         with pytest.raises(HoldfastError) as caught:
             client.prompt(control)
@@ -257,7 +260,7 @@ def test_a_prompt_of_exactly_the_longest_size_arrives_and_one_byte_more_is_refus
     longest = "🙂" * (PROMPT_BYTES_MAX // 4)
     with GatewayProcess(tmp_path, "--adapter", "command", "--", sys.executable, "-c", SIZES) as gate:
         gate.start()
-        assert gate.client.prompt(longest, wait_s=60)["result"]["text"] == f"{PROMPT_BYTES_MAX} True\n"
+        assert gate.client.prompt(longest, wait_s=PATIENCE_S)["result"]["text"] == f"{PROMPT_BYTES_MAX} True\n"
         with pytest.raises(HoldfastError) as caught:
             gate.client.prompt(longest + "x")
         assert caught.value.code == "invalid_value"
@@ -266,7 +269,7 @@ def test_a_prompt_of_exactly_the_longest_size_arrives_and_one_byte_more_is_refus
     ) as gate:
         gate.folder.mkdir()
         gate.start()
-        assert gate.client.prompt("x" * (128 * 1024 - 1), wait_s=60)["result"]["text"] == f"{128 * 1024 - 1}\n"
+        assert gate.client.prompt("x" * (128 * 1024 - 1), wait_s=PATIENCE_S)["result"]["text"] == f"{128 * 1024 - 1}\n"
         with pytest.raises(HoldfastError) as caught:
             gate.client.prompt("x" * 128 * 1024)
         assert caught.value.code == "invalid_value"

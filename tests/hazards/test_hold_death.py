@@ -16,6 +16,7 @@ from holdfast.kernel.errors import NotFound
 from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.testing import faults
+from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
 from tests.unit.test_holds import BRISK_S, names, replay
 
@@ -212,6 +213,7 @@ def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url
             os.waitpid(child, 0)
         os.close(told)
         os.close(telling)
+        outlived(hf, url)
         assert hf.holds.subjects() == {}
         # Who was killed with a hold is in the record still, and the journal says the same.
         assert replay(entries_of(hf)) == stored(hf)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import Job, Jobs, JobStatus
-from holdfast.kernel.errors import Fenced
+from holdfast.kernel.errors import Fenced, StoreUnavailable
+from holdfast.surfaces.cli.jobs.labour import Labour, Progress, Way
 from tests.patience import NEVER_S, PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -125,6 +127,32 @@ def test_a_stopped_worker_is_not_taken_for_dead(url: str) -> None:
         finally:
             os.kill(worker.process.pid, signal.SIGCONT)
             worker.kill()
+
+
+def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot listen for news of the job, and that is no reason to end its command; when it can, it asks for them."""
+    os.mkfifo(tmp_path / "asked")
+    with holdfast.connect(url) as hf:
+        hf.jobs.register_job("x", agent="a", agent_session=LABEL)
+        job = hf.jobs.pick_pending(LABEL, holder=hf.processes.current())
+        assert job is not None
+        listen, tries = hf.store.listen, iter(range(2))
+
+        def away_at_first(topics: Sequence[str]) -> Any:
+            if next(tries, None) is not None:
+                raise StoreUnavailable("away", outcome="none")
+            return listen(topics)
+
+        monkeypatch.setattr(hf.store, "listen", away_at_first)
+        # Its usual sign of life is minutes away, and its command waits for one.
+        monkeypatch.setattr(hf.jobs, "heartbeat", lambda *_, **__: (tmp_path / "asked").write_text("once\n"))
+        way = Way(("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")), None, "none", None, None)
+        stop_fd = os.eventfd(0)
+        outcome = Labour(hf, job, way, stop_fd=stop_fd, progress=Progress(hf, kept=lambda _: None)).outcome()
+        os.close(stop_fd)
+        assert (outcome.status, outcome.words) == (JobStatus.COMPLETED, "once")
 
 
 def _toil(task: tuple[str, int]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.primitives.locks.record import LOCK_WAITS
 from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
 from tests.patience import PATIENCE_S
@@ -311,7 +312,8 @@ def test_a_time_limit_holds_though_the_store_does_not_answer(tmp_path: Path, req
         stuck.go_on()
         stuck.result()
         print(f"told after {took_s:.1f} s")
-        assert took_s < 5
+        # Not after the time that is usual.
+        assert took_s < TRANSACT_TIMEOUT_S
 
 
 # --- waiting ---

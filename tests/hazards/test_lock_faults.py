@@ -94,7 +94,7 @@ def test_asking_waiting_and_giving_up(crowd: Crowd, tmp_path: Path) -> None:
     def step(doing: Step) -> bool:
         holder, waiter = doing.others
         held = doing.get(holder, ["a"], "holder")
-        killed = doing.killed("try_acquire", ["a", "b"], by="victim", timeout_s=0.05)
+        killed = doing.killed("acquire_and_run_out", ["a", "b"], by="victim")
         waiter.line_up(["b", "a"], by="waiter")
         doing.let_go(holder, held)
         granted = waiter.result()

@@ -31,6 +31,7 @@ from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.testing import faults
+from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
 
 STOPS_MAX = 1000
@@ -139,6 +140,17 @@ class Actor:
 
         with contextlib.suppress(KeyboardInterrupt):
             self.hf.locks.acquire(names, by=by, on_wait=interrupted)
+
+    def acquire_and_run_out(self, names: str | Sequence[str], by: str) -> None:
+        """Ask, and be out of time as soon as that has to wait."""
+        over = os.eventfd(0)
+        try:
+            got = self.hf.locks.try_acquire(
+                names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: os.eventfd_write(over, 1), stop_fd=over
+            )
+            assert got is None
+        finally:
+            os.close(over)
 
     def use(self, names: str | Sequence[str], by: str) -> None:
         """Take and let go, which nobody is in the way of."""
@@ -658,6 +670,7 @@ def test_killed_at_random_moments_under_load(crowd: Crowd, tmp_path: Path) -> No
     for process in running:
         process.kill()
         assert process.end() == -signal.SIGKILL, "it ended by itself"
+    outlived(crowd.hf, crowd.url)
     (last,) = crowd.processes(1)
     granted = last.acquire(names, by="last")
     assert last.release(granted.key)

@@ -122,6 +122,7 @@ def dying(url: str, change: Callable[[Holdfast, int], object], at: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("untrimmed")
 def test_a_killed_process_loses_no_line_of_the_transaction_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at every point of a change and of its copy; the next one that comes copies what is missing, each line once."""
     monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}/store.sqlite")

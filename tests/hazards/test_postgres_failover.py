@@ -20,6 +20,8 @@ from tests.stores.postgres_standby import FOR_STANDBY, promote, replicated
 pytestmark = pytest.mark.slow
 
 WAITING = "1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+COMMIT_S = 10.0
+"""Long enough to come as far as the commit on a busy machine too, and all of it is waited for."""
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "3"))
 
 
@@ -53,11 +55,11 @@ def test_a_commit_that_no_standby_confirmed_is_never_called_done() -> None:
             store.transact(lambda tx, space=space: tx.put(space, "a", Thing()), scope=[space])
         standby.stop()
         with pytest.raises(StoreUnavailable) as caught:
-            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=2)
+            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=COMMIT_S)
         assert caught.value.fields["outcome"] == "unknown"
         # Nor when the session that waited is ended, which leaves the commit there for all to see.
         with ThreadPoolExecutor(1) as pool, psycopg.connect(primary.url, autocommit=True) as raw:
-            written = pool.submit(store.transact, lambda tx: tx.put(OTHERS, "c", Thing()), scope=[OTHERS], timeout_s=5)
+            written = pool.submit(store.transact, lambda tx: tx.put(OTHERS, "c", Thing()), scope=[OTHERS], timeout_s=COMMIT_S)
             while len(raw.execute(f"SELECT pg_sleep(0.01), {WAITING}".encode()).fetchall()) < 2 and not written.done():
                 continue
             assert raw.execute(f"SELECT pg_terminate_backend(pid), {WAITING}".encode()).rowcount == 2

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,15 @@ class Distant:
         ip("netns", "del", self._name)
 
 
+def _free_port() -> int:
+    """One that nobody is given unasked: what the kernel chooses may be another's before the server has it."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in range(first - 1 - os.getpid() % 1000, 1024, -1):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise AssertionError(f"no port below {first} is free")
+
+
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Distant]]:
     try:
@@ -83,8 +92,7 @@ def machines(tmp_path: Path) -> Iterator[list[Distant]]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no network namespaces here: be root on a machine that has `ip netns`")
     (tmp_path / "holdfast.toml").write_text(f"[locks]\nlease_s = {LEASE_S}\n")
-    with socket.create_server(("", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(_free_port())
     with running(listen_addresses="*", port=port) as server, ExitStack() as stack:
         with (server.folder / "data" / "pg_hba.conf").open("a") as access:
             access.write(f"host all all {NET}.0/24 trust\n")

@@ -82,8 +82,8 @@ class Proxy:
             while data := server.recv(65536):
                 if server in self._doomed:
                     # The whole answer is here when the server says it is ready again.
-                    while not data.endswith(_READY):
-                        data += server.recv(65536)
+                    while not data.endswith(_READY) and (more := server.recv(65536)):
+                        data += more
                     self.lost = 3
                     if self.lose in ("all", "for_good"):
                         self._end(*self._sockets - {self._listener})

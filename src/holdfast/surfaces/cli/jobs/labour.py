@@ -1,8 +1,10 @@
 """One attempt at a job: its command, and everything that can end it before its time."""
 
 import os
+import select
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from holdfast.adapters.job_command import Command
@@ -13,12 +15,16 @@ from holdfast.domains.jobs.record import shown
 from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
+from holdfast.kernel.store import Listener, Woken
 from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 RESULT_CHARS_MAX = 2000
 _PROMPT_BYTES_MAX = 64 << 10
 """Longer ones would keep the command from being started; they are on its standard input."""
+
+_AWAY_S = 0.5
+"""How long a store that is away is left alone before it is asked again."""
 
 
 class Way(NamedTuple):
@@ -96,12 +102,20 @@ class Labour:
     def _attend(self, command: Command) -> Outcome | None:
         """Sleep until it has ended, with signs of life in between; return what ends it before its time."""
         beat_s = time.monotonic() + self._every_s
-        with self._hf.store.listen([job_topic(self._job.job_id)]) as ears:
+        ears: Listener | None = None
+        away = False
+        with ExitStack() as heard:
             while command.ended() is None:
+                if ears is None:
+                    ears = self._listen(heard)
+                    # What became of the job while the store was away is asked for at once: nobody was told.
+                    beat_s = time.monotonic() if away and ears is not None else beat_s
+                    away = ears is None
                 now_s = time.monotonic()
                 if now_s >= self._end_s:
                     return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
-                woken = ears.wait(min(beat_s, self._end_s) - now_s, also=[command.fd, self._stop_fd])
+                left_s, fds = min(beat_s, self._end_s) - now_s, [command.fd, self._stop_fd]
+                woken = _rest(min(left_s, _AWAY_S), fds) if ears is None else ears.wait(left_s, also=fds)
                 if self._stop_fd in woken.ready:
                     return Outcome(None, "the worker was told to stop")
                 if woken.notified or time.monotonic() >= beat_s:
@@ -109,6 +123,13 @@ class Labour:
                     if (taken := self._beat()) is not None:
                         return Outcome(None, taken, lost=True)
         return None
+
+    def _listen(self, heard: ExitStack) -> Listener | None:
+        """Ears for the job, or None while the store is away: its command goes on without, and so does its time."""
+        try:
+            return heard.enter_context(self._hf.store.listen([job_topic(self._job.job_id)]))
+        except Unavailable:
+            return None
 
     def _beat(self) -> str | None:
         """Give a sign of life; say so when the job is no longer this worker's."""
@@ -158,6 +179,11 @@ class Labour:
         # A worker of a store may run inside one of a folder, and its commands must not look there.
         around = {name: value for name, value in os.environ.items() if name != REGISTRY_DIR_ENV}
         return {**around, **own}
+
+
+def _rest(seconds: float, fds: list[int]) -> Woken:
+    """Sleep until one of the descriptors is readable, with nothing else to hear."""
+    return Woken(False, frozenset(select.select(fds, [], [], max(seconds, 0.0))[0]))
 
 
 class Progress:
