@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 
+from tests.patience import PATIENCE_S
 from tests.stores.postgres_server import Server
 
 STANDBY = "standby"
@@ -42,7 +43,7 @@ def replicated(primary: Server) -> Iterator[Server]:
 def promote(standby: Server) -> None:
     """Make the standby a primary that waits for nobody, and return when it is."""
     with psycopg.connect(standby.url, autocommit=True) as raw:
-        assert raw.execute("SELECT pg_promote(true, 60)").fetchall() == [(True,)]
+        assert raw.execute("SELECT pg_promote(true, %s)", (int(PATIENCE_S),)).fetchall() == [(True,)]
 
 
 def _synchronise(primary: Server) -> None:
@@ -51,7 +52,7 @@ def _synchronise(primary: Server) -> None:
         raw.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'".encode())
         raw.execute("SELECT pg_reload_conf()")
         asked = "SELECT pg_sleep(0.02), sync_state = 'sync' FROM pg_stat_replication"
-        for _ in range(1000):
+        for _ in range(int(PATIENCE_S / 0.02)):
             if [row[1] for row in raw.execute(asked).fetchall()] == [True]:
                 return
     raise RuntimeError("the standby did not catch up")
