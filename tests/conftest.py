@@ -9,9 +9,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast.stores import waking
 from tests.patience import NEVER_S
+
+# Hypothesis without a time limit for an example or for its making: on a shared machine a test would fail for being slow, which
+# proves nothing.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
 
 FOREIGN = ("HOLDFAST_", "DELEGATE_", "MQTT_", "TMUX", "PG", "XDG_")
 

@@ -1,10 +1,25 @@
 """The harness of the PostgreSQL store. It is sent to other processes, so it is nothing but a URL."""
 
+from typing import TYPE_CHECKING
+
 import psycopg
 
 from holdfast.kernel.store import Store
-from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres import connections, open_postgres
 from holdfast.testing.clock import ManualClock
+from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def be_patient(monkeypatch: "pytest.MonkeyPatch") -> None:
+    """Neither side gives the other up for standing still for a moment, as on a busy machine: the server ends no transaction
+    because nothing is said in it, and its own word is awaited when a time limit is over. For connections made from now on."""
+    monkeypatch.setattr(connections, "_GRACE_S", PATIENCE_S)
+    vigilance = connections._VIGILANCE.replace("'5000'", f"'{int(PATIENCE_S * 1000)}'")
+    assert vigilance != connections._VIGILANCE
+    monkeypatch.setattr(connections, "_VIGILANCE", vigilance)
 
 
 class PostgresHarness:

@@ -19,7 +19,8 @@ from typing import TypedDict
 
 import psycopg
 
-from tests.processes import children
+from tests.patience import PATIENCE_S, until
+from tests.processes import children, state_of
 
 # What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
 # back, as any open transaction does. What survives a power loss is not asked here.
@@ -31,8 +32,6 @@ SETTINGS = {
     "max_connections": "200",
     "deadlock_timeout": "50ms",
 }
-_START_TIMEOUT_S = 60
-_DEATH_MS = 30_000
 _numbers = count(1)
 
 
@@ -71,7 +70,7 @@ class Server:
         with log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
         ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder), "-p", self.settings.get("port", "5432")]
-        for _ in range(_START_TIMEOUT_S * 20):
+        for _ in range(int(PATIENCE_S) * 20):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
             try:
@@ -85,7 +84,7 @@ class Server:
         """Stop it at once, ending all connections."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(_START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     @property
@@ -103,7 +102,7 @@ class Server:
         """End it without a word: what it had not written is lost, and it recovers when it is started again."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(_START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def kill(self) -> None:
@@ -111,18 +110,18 @@ class Server:
         if self._process is not None:
             # The first of them is the last to go, and sees nothing before: sessions that notice its end run on for a moment,
             # and show each other commits that no standby has confirmed.
-            os.kill(self.pid, signal.SIGSTOP)
+            _stop(self.pid)
             for session in self._sessions():
                 _kill(session)
             self._process.kill()
-            self._process.wait(_START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def freeze(self) -> None:
         """Let it and all its sessions stand still."""
-        os.kill(self.pid, signal.SIGSTOP)
+        _stop(self.pid)
         for session in self._sessions():
-            _send(session, signal.SIGSTOP)
+            _stop(session)
 
     def go_on(self) -> None:
         """Let all of it go on from where they stood still."""
@@ -145,6 +144,9 @@ class Server:
         """Remove a database, with whoever is still connected."""
         name = url.partition("@/")[2].partition("?")[0]
         with psycopg.connect(self.url, autocommit=True) as connection:
+            # Whom FORCE ends it waits for five seconds alone.
+            ended = "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(ended, (int(PATIENCE_S * 1000), name))
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
 
 
@@ -189,6 +191,12 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def _stop(pid: int) -> None:
+    """Let a process stand still, and wait until it does: it may be about to begin another, or to answer."""
+    _send(pid, signal.SIGSTOP)
+    until(lambda: state_of(pid) in ("T", "Z", None))
+
+
 def _kill(pid: int) -> None:
     """Kill a process that is not our child, and wait for its end."""
     try:
@@ -199,7 +207,7 @@ def _kill(pid: int) -> None:
         _send(pid, signal.SIGKILL)
         waiting = select.poll()
         waiting.register(session, select.POLLIN)
-        if not waiting.poll(_DEATH_MS):
+        if not waiting.poll(PATIENCE_S * 1000):
             raise RuntimeError(f"{pid}, a session of PostgreSQL, outlives its own SIGKILL")
     finally:
         os.close(session)

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.testing.conformance import LATCHED, PERSISTENT, SHARED, StoreConformance, skipped_by
-from tests.stores.harnesses_postgres import PostgresHarness
+from tests.stores.harnesses_postgres import PostgresHarness, be_patient
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,8 @@ class TestPostgres(StoreConformance):
     capabilities = POSTGRES
 
     @pytest.fixture
-    def harness(self, postgres_url: str) -> PostgresHarness:
+    def harness(self, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresHarness:
+        be_patient(monkeypatch)
         return PostgresHarness(postgres_url)
 
 

@@ -2,10 +2,10 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import Hostile, JournalKept, Order, Transactions, Waiting, put
 from tests.lacking import lacking
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.stores.harnesses_postgres import PostgresHarness
 from tests.stores.postgres_server import Server
 from tests.stores.test_conformance_postgres import POSTGRES
@@ -59,15 +59,19 @@ def pooling(server: Server, mode: str) -> Iterator[Path]:
     settings.write_text(_SETTINGS.format(server=server.folder, folder=folder, mode=mode))
     process = subprocess.Popen([binary, "-q", str(settings)], cwd=folder, stderr=subprocess.DEVNULL, **server.user)
     try:
-        for _ in range(200):
-            if (folder / ".s.PGSQL.6432").exists():
-                break
-            time.sleep(0.02)  # It tells nobody when it is ready.
+        # It tells nobody when it is ready.
+        until(lambda: process.poll() is not None or _listens(folder / ".s.PGSQL.6432"))
         yield folder
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _listens(path: Path) -> bool:
+    """The file is there before anybody is let in."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        return asking.connect_ex(str(path)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,7 @@ def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(postgres_url: str, p
     with holdfast.connect(url) as first, holdfast.connect(url) as second:
         grant = first.locks.acquire("a", by="one")
         got: list[int] = []
-        waiting = threading.Thread(target=lambda: got.append(second.locks.acquire("a", by="two", timeout_s=20).token))
+        waiting = threading.Thread(target=lambda: got.append(second.locks.acquire("a", by="two", timeout_s=PATIENCE_S).token))
         waiting.start()
         first.locks.release(grant)
         waiting.join(PATIENCE_S)

@@ -10,14 +10,18 @@ import psycopg
 import pytest
 
 from holdfast import connect
+from holdfast.domains.jobs import reaping, registry
 from holdfast.domains.jobs.record import JOBS
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
+from holdfast.primitives import journal
 from holdfast.stores.postgres import listening, messages, open_postgres, transaction
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
+from tests.patience import NEVER_S
+from tests.stores.harnesses_postgres import be_patient
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +109,15 @@ def test_what_a_body_put_it_sees(store: PostgresStore) -> None:
     assert store.transact(body, scope=[rows(THINGS)]) == [2, True, None, True]
 
 
+@pytest.fixture
+def nothing_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done at one revision in a thousand, or once in a second, is not done."""
+    monkeypatch.setattr(journal, "JOURNAL_TRIM_EVERY", 1 << 62)
+    monkeypatch.setattr(registry, "JOBS_PRUNE_EVERY", 1 << 62)
+    monkeypatch.setattr(reaping, "JOBS_SWEEP_EVERY_S", NEVER_S)
+
+
+@pytest.mark.usefixtures("nothing_now_and_then")
 def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[object]) -> None:
     with connect(postgres_url) as hf:
         for _ in range(2):
@@ -360,8 +373,9 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresSt
     assert tokens == sorted(set(tokens))
 
 
-def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(postgres_url: str) -> None:
+def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for every claim that was under way, and kept out all that came meanwhile."""
+    be_patient(monkeypatch)
     claiming, go_on = threading.Event(), threading.Event()
     with connect(postgres_url) as hf, ThreadPoolExecutor(3) as pool:
         hf.jobs.register_job("x", agent="a", agent_session="s")

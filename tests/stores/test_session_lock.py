@@ -29,7 +29,7 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 def terminate(url: str, pid: int) -> None:
     """End a session of the server, and return once it is gone."""
     with psycopg.connect(url, autocommit=True) as connection:
-        assert connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,)).fetchone() == (True,)
+        assert connection.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE_S * 1000))).fetchone() == (True,)
 
 
 def test_one_session_has_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
@@ -98,7 +98,7 @@ def test_a_child_forked_while_a_thread_asks_can_ask(store: PostgresStore) -> Non
     with lock._mutex:
         child = os.fork()
         if not child:
-            signal.alarm(30)
+            signal.alarm(int(PATIENCE_S))
             free = False
             try:
                 free = not lock.is_held()

@@ -105,7 +105,7 @@ def _asked(gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | No
 
 
 def ended(gateway: Gateway, request: Request) -> Request:
-    done = gateway.queue.wait(request.request_id, 30)
+    done = gateway.queue.wait(request.request_id, PATIENCE_S)
     assert done.state in (RequestState.COMPLETED, RequestState.FAILED), done
     return done
 
@@ -420,7 +420,7 @@ def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: 
 
     asked = ask(first)
     with at_point("gateway.delivery.before", taken_over), working(first, on_lost=lost.set):
-        assert lost.wait(30)
+        assert lost.wait(PATIENCE_S)
     assert agent.received == []
     assert desk.queue.get(asked.request_id).error_code == "interrupted_by_restart"
 

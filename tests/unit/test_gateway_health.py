@@ -12,6 +12,13 @@ from holdfast.adapters import health
 from holdfast.adapters.health import GatewayHealth
 from holdfast.domains.agents import Gateway
 from holdfast.kernel.holder import Liveness
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers is waited for, however busy the machine is."""
+    monkeypatch.setattr(health, "GATEWAY_PROBE_S", PATIENCE_S)
 
 
 def gateway(port: int, host: str = "127.0.0.1") -> Gateway:

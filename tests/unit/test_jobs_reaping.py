@@ -178,6 +178,8 @@ def as_before(patch: pytest.MonkeyPatch, world: World) -> None:
         patch.setattr(module, "JOBS", before)
     patch.setattr(registry, "_JOBS_ALONE", [rows(before)])
     patch.setattr(world.jobs._reaper, "sweep_if_due", lambda: True)
+    # At one job in a thousand it would look by that.
+    patch.setattr(registry, "JOBS_PRUNE_EVERY", 1 << 62)
 
 
 def test_a_store_from_before_jobs_were_found_by_their_workers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,19 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S, until
-from tests.unit.test_locks import STORES, Failing, Machine, Watches, World, lock_database, watches, world_of
+from tests.unit.test_locks import (
+    STORES,
+    Failing,
+    Machine,
+    Watches,
+    World,
+    lock_database,
+    own_clock_stands_still,
+    watches,
+    world_of,
+)
 
-__all__ = ["lock_database", "watches"]
+__all__ = ["lock_database", "own_clock_stands_still", "watches"]
 
 INSTANT_S = 0.000_001
 """The clock's finest step."""
@@ -44,7 +54,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def timed(request: pytest.FixtureRequest, tmp_path: Path, own_clock_stands_still: None) -> Iterator[World]:
     """A world whose clock moves only when it is told to."""
     with world_of(request.param, tmp_path, request) as made:
         yield made

@@ -29,11 +29,12 @@ from tests.unit.test_locks import (
     Watches,
     World,
     lock_database,
+    own_clock_stands_still,
     watches,
     world_of,
 )
 
-__all__ = ["lock_database", "watches"]
+__all__ = ["lock_database", "own_clock_stands_still", "watches"]
 
 
 @pytest.fixture(params=STORES)
@@ -49,7 +50,7 @@ def talkative(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]
 
 
 @pytest.fixture
-def timed() -> Iterator[World]:
+def timed(own_clock_stands_still: None) -> Iterator[World]:
     clock = ManualClock()
     made = World(MemoryStore(clock=clock), clock)
     yield made
@@ -761,7 +762,7 @@ def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(world: Worl
     assert waiter.result() is None
     os.close(stop_fd)
     assert [one.by for one in locks.status("a").queue] == ["behind"]
-    told = [entry for batch in world.journal.since() for entry in batch.entries]
+    told = world.told()
     assert ("lock.withdrawn", "a", "stopped") in brief(told)
     assert "lock.timed_out" not in [entry.kind for entry in told]
     assert locks.statistics()["a"].timeouts == 0

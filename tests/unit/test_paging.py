@@ -1,5 +1,6 @@
 """Lists read a page at a time: nothing is skipped, nothing comes twice, and no more is read than is shown. On every store."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.listing import place_of
 from holdfast.kernel.errors import InvalidValue, LockTimeout
+from tests.patience import PATIENCE_S
 
 STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)]
 
@@ -115,9 +117,12 @@ def test_who_waits_is_drawn_and_what_nobody_waits_for_is_not(hf: Holdfast) -> No
 
     def look(_: object) -> None:
         seen.append((hf.locks.contention(), hf.locks.page(limit=9), hf.locks.counts(), hf.locks.contention(limit=0)))
+        os.eventfd_write(enough, 1)
 
+    enough = os.eventfd(0, os.EFD_NONBLOCK)
     with pytest.raises(LockTimeout):
-        hf.locks.acquire("a", by="three", timeout_s=0.05, on_wait=look)
+        hf.locks.acquire("a", by="three", timeout_s=PATIENCE_S, stop_fd=enough, on_wait=look)
+    os.close(enough)
     graph, lines, counts, none = seen[0]
     assert [(edge.job, edge.resource, edge.position) for edge in graph.edges] == [("one", "a", None), ("three", "a", 1)]
     assert graph.deadlocks == ()

@@ -30,7 +30,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(sleeper: "subprocess.
     assert death is not None
     assert probe(holder, processes, embedded=True) is Liveness.ALIVE
     sleeper.send_signal(signal.SIGKILL)
-    assert readable([death], 30) == {death}
+    assert readable([death], PATIENCE_S) == {death}
     os.close(death)
     # Nobody has waited for it yet, so it is a zombie with its old start time.
     seen = processes.sight(sleeper.pid)
@@ -96,7 +96,7 @@ def test_a_process_lives_on_without_its_first_thread() -> None:
         death = processes.death(holder)
         assert death is not None
         process.send_signal(signal.SIGKILL)
-        assert readable([death], 30) == {death}
+        assert readable([death], PATIENCE_S) == {death}
         os.close(death)
         assert probe(holder, processes, embedded=True) is Liveness.DEAD
     finally:

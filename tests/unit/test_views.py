@@ -1,5 +1,6 @@
 """What the page is told: each thing says why it is so, and what needs somebody is named, once."""
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.views.locks import lock_page, why_lock
 from holdfast.views.overview import overview
 from holdfast.views.timeline import Stretch, timeline
 from holdfast.views.workflows import advice, swap_picture, why_swap, why_workflow
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -271,10 +273,13 @@ def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
 
     def look(_: object) -> None:
         seen.append((swap_picture(hf.workflows), why_swap(hf.workflows), why_workflow(hf.workflows, "tuning"), _overview(hf)))
+        os.eventfd_write(enough, 1)
 
+    enough = os.eventfd(0, os.EFD_NONBLOCK)
     with pytest.raises(LockTimeout):
-        with hf.workflows.swap("qwen-7b", timeout_s=0.05, on_wait=look):
+        with hf.workflows.swap("qwen-7b", timeout_s=PATIENCE_S, stop_fd=enough, on_wait=look):
             pass
+    os.close(enough)
     picture, swap, workflow, told = seen[0]
     assert (picture.target, picture.waits_for) == ("qwen-7b", ("tuning",))
     assert swap.state == "waits for work to end"
