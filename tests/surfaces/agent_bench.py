@@ -1,5 +1,6 @@
 """`holdfast agents` for tests, on a store and a tmux of its own: each step waits for what the step before it made happen."""
 
+import json
 import os
 import select
 import subprocess
@@ -40,9 +41,10 @@ class AgentBench(CommandLine):
 
     def start_agent(self, name: str, *words: str, command: tuple[str, ...] = ("sleep", "600")) -> Agent:
         """Start an agent in tmux, and return its record."""
-        ran = self("agents", "start", name, *words, "--", *command)
+        ran = self("agents", "start", name, *words, "--json", "--", *command)
         assert ran.status == 0, ran.err
-        return self.hf.agents.resolve(name).unwrap()
+        # By its id, which tells of it also where its lease is over for a moment.
+        return self.hf.agents.get(json.loads(ran.out)["agent_id"])
 
     def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
         """Wait until the journal tells of something, with this data, so many times; return the last of them."""
@@ -53,6 +55,16 @@ class AgentBench(CommandLine):
                     if not times:
                         return entry
         raise AssertionError(f"{kind} of {agent_id} is not told")
+
+    def outlives(self, agent: Agent) -> Entry:
+        """Wait until an agent was refreshed behind the end that its lease has in this record, however late that was read;
+        return what tells of it. A busy machine may let the lease end for a moment before that."""
+        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
+            for entry in batch.entries:
+                told = (entry.kind, entry.subject) == ("agent.refreshed", agent.agent_id)
+                if told and entry.at > agent.lease_expires_at:
+                    return entry
+        raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
 
     def own_folders(self) -> list[Path]:
         """What agents have left in the state folder."""

@@ -17,6 +17,7 @@ from holdfast.domains.agents.names import id_of
 from holdfast.kernel.errors import NotFound
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_RESERVED_S, TMUX_ANSWER_S
+from tests.patience import until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
 
@@ -81,10 +82,10 @@ def test_the_command_is_the_holder_and_knows_who_it_is(bench: AgentBench) -> Non
 
 def test_an_agent_stays_resolvable_past_its_lease_and_is_gone_after_it(bench: AgentBench) -> None:
     process, _ = bench.hold("gpu", "--lease", SHORT_S)
-    first = bench.hf.agents.resolve("gpu").unwrap()
-    bench.told("agent.refreshed", first.agent_id, times=4)
-    now = bench.hf.agents.resolve("gpu").unwrap()
-    assert bench.hf.store.now() > first.lease_expires_at
+    first = bench.hf.agents.get(id_of("HOLDFAST-gpu"))
+    bench.outlives(first)
+    until(lambda: bench.hf.agents.resolve("gpu").record is not None)
+    now = bench.hf.agents.get(first.agent_id)
     assert (now.generation_id, now.token) == (first.generation_id, first.token)
     assert end(process)[0] == 0
     assert gone(bench, first.agent_id)
@@ -260,9 +261,9 @@ def test_a_password_is_not_among_the_words_of_any_process(tmp_path: Path, postgr
 
 def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(bench: AgentBench) -> None:
     first = bench.start_agent("gpu", "--lease", SHORT_S)
-    bench.told("agent.refreshed", first.agent_id, times=4)
-    assert bench.hf.store.now() > first.lease_expires_at
-    assert bench.hf.agents.resolve("gpu").unwrap().token == first.token
+    bench.outlives(first)
+    until(lambda: bench.hf.agents.resolve("gpu").record is not None)
+    assert bench.hf.agents.get(first.agent_id).token == first.token
     assert first.holder is not None
     bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
     ended(first.holder.pid)

@@ -290,7 +290,7 @@ def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path,
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
     with GatewayProcess(tmp_path) as gateway, holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         gateway.start()
-        gateway.client.prompt("busy 30")
+        gateway.client.prompt("long")
         gateway.client.prompt("short")
         until(lambda: samples(hf).get(("holdfast_gateway_queue_depth", AGENT, "running")) == 1)
         found = samples(hf)

@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,8 @@ def test_long_work_on_a_store_says_that_it_goes_on(
 
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "_SIGN_S", 0.01)
+    # However long it really takes until the first sign.
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 7.0))
     monkeypatch.setattr(Upkeep, verb, work)
     assert run(["store", *words]) == 0
     first, *_, blank, end = terminal.getvalue().split("\r")[1:]
