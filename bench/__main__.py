@@ -4,7 +4,6 @@ Ends with 0 whether or not a target is reached: a figure of one machine is never
 """
 
 import argparse
-import contextlib
 import shutil
 import tempfile
 import time
@@ -49,21 +48,19 @@ _ROWS = (
 FAMILIES = {family.NAME: family.measure for family in _ROWS}
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
-_TEMPORARY = _CHECKOUT / ".bench-tmp"
-"""On the file system of the checkout: a temporary folder in memory would make every sync free."""
+_TEMPORARY = ".bench-tmp-"
+"""On the file system of the checkout: a temporary folder in memory would make every sync free. One for each run: another may
+just be ending."""
 
 
 def main() -> None:
     """Run the benchmark."""
     options = _parse()
-    _TEMPORARY.mkdir(exist_ok=True)
-    root = Path(tempfile.mkdtemp(dir=_TEMPORARY))
+    root = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_CHECKOUT))
     try:
         rows, facts = _measure(options, Lab(root, rounds=options.rounds, quick=options.quick))
     finally:
         shutil.rmtree(root)
-        with contextlib.suppress(OSError):
-            _TEMPORARY.rmdir()
     print("\n".join(report.lines(rows)))
     if options.quick or options.only:
         print("docs/benchmarks.md is left as it is: only a whole run writes it")

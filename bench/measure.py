@@ -110,10 +110,11 @@ class Log:
         self.gave_up = 0
 
     def work(self, actor: Actor, begin: float, end: float) -> None:
-        """Do it until the end of the round, and keep what ended after its beginning."""
+        """Do it until the end of the round, and keep what ended after its beginning. Once at least, also where the machine was
+        too busy to begin before the end."""
         clock = time.perf_counter
         before = clock()
-        while before < end:
+        while before < end or not self.took:
             done = actor()
             after = clock()
             if after >= begin:
@@ -178,6 +179,11 @@ def spread(figures: Iterator[float]) -> Spread:
 def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread:
     """Ours over theirs, round by round. Infinite where theirs is nothing, as it may be on a machine that is busy."""
     return spread(of(a) / of(b) if of(b) else math.inf for a, b in zip(ours.samples, theirs.samples, strict=True))
+
+
+def took_s(sample: Sample) -> float:
+    """How long a piece of work took, where one comes after the other; infinite where none was done in time."""
+    return 1 / sample.rate if sample.rate else math.inf
 
 
 def find(series: Sequence[Series], name: str) -> Series | None:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from bench import work
-from bench.measure import Contender, Lab, Series, ratio
+from bench.measure import Contender, Lab, Series, ratio, took_s
 from bench.report import Row, Verdict
 
 NAME = "durable"
@@ -24,7 +24,7 @@ def contenders(lab: Lab, processes: int, seconds: float) -> list[Contender]:
 
 def _alone(lab: Lab) -> Row:
     series = _series(lab, 1)
-    took = ratio(series[0], series[1], lambda sample: 1 / sample.rate)
+    took = ratio(series[0], series[1], took_s)
     return Row(
         name="durable-1",
         title="Durable change, 1 process",
@@ -74,7 +74,7 @@ def _new(lab: Lab) -> Row:
             Contender("raw SQLite, FULL", work.FULL, race(prepare=work.prepare_raw, cast=work.RawDurableChangeNew)),
         ]
     )
-    took = ratio(series[0], series[1], lambda sample: 1 / sample.rate)
+    took = ratio(series[0], series[1], took_s)
     return Row(
         name="durable-new",
         title="Durable change, 1 process, just opened",

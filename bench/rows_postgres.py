@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import servers, work, work_postgres
-from bench.measure import Contender, Lab, Sample, Series, ratio
+from bench.measure import Contender, Lab, Sample, Series, ratio, took_s
 from bench.report import Row, Verdict
 
 NAME = "postgres"
@@ -81,7 +81,7 @@ def _pair(lab: Lab, address: str) -> Row:
             Contender("raw row lock", work.FULL, race(work_postgres.RawLockPair)),
         ]
     )
-    took = ratio(series[0], series[1], lambda sample: 1 / sample.rate)
+    took = ratio(series[0], series[1], took_s)
     return Row(
         name="postgres-pair",
         title="Lock pair on PostgreSQL, uncontended",

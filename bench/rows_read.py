@@ -1,7 +1,7 @@
 """Reading a record by its key."""
 
 from bench import work
-from bench.measure import Contender, Lab, ratio
+from bench.measure import Contender, Lab, ratio, took_s
 from bench.report import Row, Verdict
 
 NAME = "read"
@@ -11,7 +11,7 @@ def measure(lab: Lab) -> list[Row]:
     ours = lab.race(prepare=work.prepare_filled, cast=work.Read, seconds=0.8)
     raw = lab.race(prepare=work.prepare_raw_filled, cast=work.RawRead, seconds=0.8)
     series = lab.interleave([Contender("Holdfast", "reads", ours), Contender("raw SQLite", "reads", raw)])
-    took = ratio(series[0], series[1], lambda sample: 1 / sample.rate)
+    took = ratio(series[0], series[1], took_s)
     return [
         Row(
             name="read",

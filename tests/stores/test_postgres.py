@@ -14,16 +14,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast import connect
 from holdfast.kernel.errors import InvalidValue, LockTimeout, RecordInvalid, SchemaTooNew, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
 from holdfast.stores.postgres import connections, latches, open_postgres
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.clock import TRUSTED_S
+from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, append, heard, increment, put, take_all
+from tests.patience import NEVER_S
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
 from tests.stores.postgres_proxy import Proxy
@@ -116,6 +118,48 @@ def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(store: Postgres
     set_database(4)
     store.read(lambda tx: tx.now, scope=[THINGS])
     assert ahead(4)
+
+
+def test_an_answer_that_is_read_late_does_not_put_the_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_s = 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda _: passed_s)
+    clock, begin = ServerClock(), datetime(2026, 1, 1, tzinfo=UTC)
+
+    def after(answer_s: float, *, asked_s: float, came_s: float) -> float:
+        """What the clock says when the server's answer has come."""
+        nonlocal passed_s
+        passed_s = came_s
+        assert clock.saw(begin + timedelta(seconds=answer_s), asked_s) == begin + timedelta(seconds=answer_s)
+        return (clock.now(lambda: begin) - begin).total_seconds()
+
+    assert after(0.0, asked_s=0.0, came_s=0.25) == 0.0
+    # It came quicker, and says that the first was late.
+    assert after(1.0, asked_s=1.0, came_s=1.0) == 1.0
+    assert after(2.0, asked_s=2.0, came_s=5.0) == 5.0
+    # What no delay explains: it was set.
+    assert after(3600.0, asked_s=6.0, came_s=6.0) == 3600.0
+    assert after(7.0, asked_s=7.0, came_s=7.5) == 7.0
+
+
+def test_a_process_that_stood_still_has_what_it_leases_for_the_whole_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the server's answer and its reading: another had the lock at once, and it was not told."""
+    with connect(postgres_url) as hf, connect(postgres_url) as other:
+        hf.locks.release(hf.locks.acquire("n", by="before"))
+        saw, still_s = ServerClock.saw, [NEVER_S]
+
+        def late(clock: ServerClock, at: datetime, asked_s: float) -> datetime:
+            passed_s = sum(still_s)
+            still_s.clear()
+            return saw(clock, at - timedelta(seconds=passed_s), asked_s - passed_s)
+
+        monkeypatch.setattr(ServerClock, "saw", late)
+        hf.store.transact(lambda tx: tx.now, scope=[])
+        assert not still_s
+        grant = hf.locks.acquire("n", by="one", ttl_s=PATIENCE_S)
+        assert other.locks.try_acquire("n", by="two") is None
+        grant.check()
 
 
 def test_a_clock_that_was_never_told_is_not_guessed(store: PostgresStore) -> None:

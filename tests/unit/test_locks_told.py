@@ -529,6 +529,7 @@ def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(wor
 
 def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(world: World, locks: Locks) -> None:
     brief = locks.acquire("a", by="brief", ttl_s=1e-6)
+    assert brief.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost, match="is over, as its time has run out: stop work"):
         brief.check()
     kicked = locks.acquire("b", by="kicked", ttl_s=600)

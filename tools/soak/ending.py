@@ -14,6 +14,7 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from tests.hazards.network_invariants import replayed, stored
+from tests.patience import until
 from tools.soak import lock_parts, network_parts
 from tools.soak.child import told
 from tools.soak.gateway_parts import AGENT
@@ -28,7 +29,7 @@ def look(url: str, folder: Path) -> Iterator[str]:
         hf.network.sweep()
         hf.workflows.sweep()
         yield from _locks(hf)
-        entries = [entry for batch in hf.log.since() for entry in batch.entries]
+        entries = _told(hf)
         yield from _jobs(hf, folder, entries)
         yield from _counts(hf, entries)
         yield from _agents(hf, folder, entries)
@@ -37,6 +38,20 @@ def look(url: str, folder: Path) -> Iterator[str]:
         yield from _followers(hf, folder, entries)
     yield from _leases(folder)
     yield from _gateway(folder)
+
+
+def _told(hf: Holdfast) -> list[Entry]:
+    """The whole journal. A database shows an entry once no transaction that began before it is under way, as one of the
+    programs beside may be."""
+    mark = hf.store.transact(lambda tx: tx.append(actor="soak", kind="soak.ended", subject="soak"), scope=[])
+    entries: list[Entry] = []
+
+    def whole() -> bool:
+        entries[:] = [entry for batch in hf.log.since() for entry in batch.entries]
+        return any(entry.revision == mark for entry in entries)
+
+    until(whole)
+    return entries
 
 
 def _locks(hf: Holdfast) -> Iterator[str]:

@@ -5,6 +5,7 @@ Each can be killed, stopped and continued, ended, and started again.
 
 import contextlib
 import os
+import random
 import select
 import signal
 import socket
@@ -228,6 +229,10 @@ def _database() -> contextlib.AbstractContextManager[postgres_server.Server]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One below those that the kernel gives to whoever names none: it is to be free again when the server is begun again."""
+    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(max(least // 2, 1024), least)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -17,17 +17,31 @@ class ServerClock:
     def __init__(self) -> None:
         self._seen: tuple[datetime, float] | None = None
 
-    def saw(self, at: datetime) -> datetime:
-        """Take down what an answer said, the moment it came; return it."""
-        self._seen = at, time.clock_gettime(time.CLOCK_BOOTTIME)
+    def saw(self, at: datetime, asked_s: float) -> datetime:
+        """Take down what an answer said, the moment it came, and when it was asked for (`passing_s`); return what it said.
+
+        That was so at some moment between the two. Where what is known already agrees with that, it is the better: a process
+        that stood still before it read the answer would put its clock back by as long, and cut what it leases by it.
+        """
+        came = passing_s()
+        counted = at if self._seen is None else _counted(self._seen, came)
+        self._seen = (counted if at <= counted <= at + timedelta(seconds=came - asked_s) else at), came
         return at
 
     def now(self, ask: Callable[[], datetime]) -> datetime:
-        """The server's clock: behind it by at most what the last answer took to come, and the drift since then."""
-        seen = self._seen
-        if seen is not None:
-            at, came = seen
-            passed = time.clock_gettime(time.CLOCK_BOOTTIME) - came
-            if passed <= TRUSTED_S:
-                return at + timedelta(seconds=passed)
-        return self.saw(ask())
+        """The server's clock: behind it by at most what the quickest of the last answers took to come, and the drift since
+        then."""
+        seen, now_s = self._seen, passing_s()
+        if seen is not None and now_s - seen[1] <= TRUSTED_S:
+            return _counted(seen, now_s)
+        return self.saw(ask(), now_s)
+
+
+def passing_s() -> float:
+    """The clock by which time passes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _counted(seen: tuple[datetime, float], now_s: float) -> datetime:
+    at, came = seen
+    return at + timedelta(seconds=now_s - came)

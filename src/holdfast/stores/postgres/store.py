@@ -14,6 +14,7 @@ from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, schema
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.clock import passing_s
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
 from holdfast.stores.postgres.listening import Listening
 from holdfast.stores.postgres.messages import bound, exchange
@@ -76,9 +77,10 @@ class PostgresStore:
         self._declare(spaces, deadline)
 
         def snapshot(raw: Connection) -> T:
+            asked_s = passing_s()
             cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")
             cursor.nextset()
-            now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]))
+            now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]), asked_s)
             tx = PostgresReadTx(raw, self.namespace, names, now)
             try:
                 return body(tx)

@@ -18,7 +18,7 @@ from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.postgres import latches, schema
-from holdfast.stores.postgres.clock import ServerClock
+from holdfast.stores.postgres.clock import ServerClock, passing_s
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
 from holdfast.stores.postgres.listening import SOMEBODY, notices
 from holdfast.stores.postgres.messages import Answer, Statement, bound, exchange
@@ -99,6 +99,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._listened = True
         self._new: dict[tuple[str, str], _New] = {}
         self._told_at = time.monotonic()
+        self._asked_s = 0.0
         self._limit_ms = 0
         self._revision = 0
         self._in_hand = 0
@@ -352,6 +353,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
             self._told_at = time.monotonic()
         self._pending = []
+        self._asked_s = passing_s()
         try:
             answers = exchange(self._raw, message)
         except psycopg.Error as error:
@@ -375,7 +377,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return answers
 
     def _opened(self, row: Sequence[Any]) -> None:
-        self.now = self._clock.saw(schema.instant(row[0]))
+        self.now = self._clock.saw(schema.instant(row[0]), self._asked_s)
         self._listened = row[1]
         if row[2:]:
             # Whole spaces were latched before it, and there is nothing else to latch.
