@@ -121,7 +121,8 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, deaths: list
     while crowd.kills and not over(processes, draw.uniform(0.1, 0.4), until):
         at = draw.randrange(len(processes))
         process = processes[at]
-        if draw.random() < 0.75:
+        # The first is killed: a machine that is busy may leave no time for a second.
+        if not deaths or draw.random() < 0.75:
             deaths.append(died(process.plan.process, time.monotonic()))
             process.child.kill()
             process.close()
