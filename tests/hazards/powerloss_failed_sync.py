@@ -26,6 +26,8 @@ def opened(root: str) -> SqliteStore:
 
 def go_on(store: SqliteStore, name: str, acknowledgements: Acknowledgements) -> None:
     for _ in range(CHANGES):
+        # What need not last is there to be lost, whenever the power goes.
+        acknowledgements.tell(loose=change(store, name, durable=False))
         acknowledgements.tell(safe=change(store, name, durable=True))
     acknowledgements.tell(safe=look(store))
 

@@ -43,7 +43,7 @@ class Worker:
 
     def alone(self) -> None:
         with contextlib.closing(self.open()) as store:
-            self.write(store, self.name, 3)
+            self.write(store, self.name, self.plan.get("alone", 3))
             if token := store.put_new(TOKENS, [(f"{self.name}-{os.urandom(4).hex()}", Part(number=1))]):
                 self.acknowledgements.tell(token=token)
 
