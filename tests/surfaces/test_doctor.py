@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -513,17 +513,14 @@ def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unreachable_broker(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(tmp_path / "broker")
-    for name, value in broker.environment.items():
-        monkeypatch.setenv(name, value)
-    found = clinic.only("broker")
-    assert found.code == "broker_unavailable" and f":{broker.port}" in found.says and "start it" in found.mend
-    broker.start()
-    try:
+    with closing(Broker(tmp_path / "broker")) as broker:
+        for name, value in broker.environment.items():
+            monkeypatch.setenv(name, value)
+        found = clinic.only("broker")
+        assert found.code == "broker_unavailable" and f":{broker.port}" in found.says and "start it" in found.mend
+        broker.start()
         assert clinic.look() == []
         assert "lets us in" in clinic.look("broker")[0].says
-    finally:
-        broker.stop()
 
 
 def test_a_broker_that_does_not_let_us_in(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
