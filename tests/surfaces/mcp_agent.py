@@ -7,8 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client import stdio
 from mcp.types import CallToolResult, Tool
 
 from tests.patience import PATIENCE_S
@@ -98,5 +100,7 @@ class Agents:
 @contextmanager
 def agents_on(store: str, folder: Path) -> Iterator[Agents]:
     """Agents on a store, until the end of the block."""
-    with start_blocking_portal() as portal, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patched, start_blocking_portal() as portal, ExitStack() as stack:
+        # The client kills whoever has not gone in time, and a busy machine takes longer than that to let it go.
+        patched.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", PATIENCE_S)
         yield Agents(portal, store, folder, stack)

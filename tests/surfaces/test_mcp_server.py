@@ -248,7 +248,7 @@ def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
     pid = int(client.stdout.readline())
     with suppress(ProcessLookupError):
         death = os.pidfd_open(pid)
-        assert select.select([death], [], [], 30)[0]
+        assert select.select([death], [], [], PATIENCE_S)[0]
         os.close(death)
     assert client.wait(PATIENCE_S) == -signal.SIGKILL
     client.stdout.close()
@@ -327,4 +327,4 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
         server.start()
         with holdfast.connect(url) as hf:
             # Its death is seen by whoever asks.
-            hf.locks.acquire(names, by="next", timeout_s=20).release()
+            hf.locks.acquire(names, by="next", timeout_s=PATIENCE_S).release()
