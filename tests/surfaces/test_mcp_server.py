@@ -121,14 +121,14 @@ def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
 
 def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> None:
     b = lasting("b")
-    held = agent.call("acquire", names=["x"])
-    handles = [b.call("acquire", names=[f"n{number}"])["handle"] for number in range(MCP_HANDLES_MAX - 1)]
+    held = agent.takes("x")
+    handles = [b.takes(f"n{number}")["handle"] for number in range(MCP_HANDLES_MAX - 1)]
     waiting = b.call("acquire", names=["x"])["handle"]
     with pytest.raises(ToolError) as refused:
         b.call("acquire", names=["one more"])
     assert refused.value.code == "full"
     b.call("release", handle=handles[0])
-    assert b.call("acquire", names=["one more"])["state"] == "held"
+    assert b.takes("one more")["state"] == "held"
     calls = [b.begin("wait", handle=waiting, wait_s=25) for _ in range(MCP_CALLS_MAX + 1)]
     refusal = next(as_completed(calls, timeout=PATIENCE_S)).exception()
     assert isinstance(refusal, ToolError)
@@ -262,8 +262,8 @@ def test_a_database_that_is_restarted_leaves_the_server_usable(tmp_path: Path) -
         url = server.database()
         with agents_on(url, tmp_path) as agents:
             a, b = agents("a"), agents("b")
-            held = a.call("acquire", names=["x"])
-            waiting = b.call("acquire", names=["x"])
+            held = a.takes("x")
+            waiting = b.stands(b.call("acquire", names=["x"]))
             server.stop()
             with pytest.raises(ToolError) as away:
                 a.call("create_job", prompt="p", queue="q")
