@@ -98,7 +98,7 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(hf: holdfast.Holdfa
     said: list[str] = []
     errand = Errand(Courier(hf.job_events, {}), complain=said.append)
     errand.wake("a")
-    errand.close(20)
+    errand.close(PATIENCE_S)
     again: Any = errand._deliver({"a"})
     assert (again, len(said)) == (True, 1)
 
@@ -115,7 +115,7 @@ def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
     said: list[str] = []
     errand = Errand(Courier(hf.job_events, environment), complain=said.append)
     errand.wake("a")
-    errand.close(20)
+    errand.close(PATIENCE_S)
     assert (len(said), len(hf.job_events.unsent())) == (complaints, 1)
 
 
@@ -137,7 +137,7 @@ def test_events_go_out_at_once_while_another_broker_is_away(
         hf.job_events.publish("a", "progress")
         errand.wake("a")
     asked = list(brokers.asked)
-    errand.close(20)
+    errand.close(PATIENCE_S)
     assert (asked, len(said)) == (["away", "there"], 1)
     # At the end it is asked once more.
     assert brokers.asked == ["away", "there", "away"]
@@ -158,7 +158,7 @@ def test_a_broker_that_was_away_gets_its_events_after_a_pause(
         hf.job_events.publish("z", "progress")
         errand.wake("z")
         brokers.wait_for(lambda: len(brokers.got) > 0)
-    errand.close(20)
+    errand.close(PATIENCE_S)
     assert hf.job_events.unsent() == []
 
 

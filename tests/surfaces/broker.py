@@ -32,7 +32,8 @@ class Broker:
         self.folder = folder
         self.secured = secured
         folder.mkdir()
-        self.port = _free_port()
+        self._place = _reserved()
+        self.port = int(self._place.getsockname()[1])
         self._process: subprocess.Popen[bytes] | None = None
         lines = [f"listener {self.port} 127.0.0.1", "persistence false", "user root"]
         lines += self._secure() if secured else ["allow_anonymous true"]
@@ -65,6 +66,11 @@ class Broker:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(PATIENCE_S)
             self._process = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.stop()
+        self._place.close()
 
     def kill(self) -> None:
         """End it with -9."""
@@ -117,10 +123,13 @@ def running(folder: Path, *, secured: bool = False) -> Iterator[Broker]:
     try:
         yield broker
     finally:
-        broker.stop()
+        broker.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserved() -> socket.socket:
+    """A port that nobody is given by chance for as long as this is open, also while the broker is away. It is bound and never
+    listened at, so that the broker, which asks for the address all the same, may have it."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", 0))
+    return place

@@ -1,6 +1,7 @@
 """A gateway over real HTTP, in this process, with an agent that does what the test says."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,9 +43,13 @@ class Served:
         return self.http.post("/v1/requests", json=body, headers={} if key is None else {"Idempotency-Key": key})
 
     def ended(self, request_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/v1/requests/{request_id}", params={"wait_s": 25}).json()
-        assert found["state"] in ("completed", "failed"), found
-        return found
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            # As long as may be asked for at once.
+            found: dict[str, Any] = self.http.get(f"/v1/requests/{request_id}", params={"wait_s": 25}).json()
+            if found["state"] in ("completed", "failed"):
+                return found
+            assert time.monotonic() < end_s, found
 
 
 def aged(store: Store, agent: str, request_id: str, days: float = 3) -> None:

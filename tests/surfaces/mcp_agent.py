@@ -7,11 +7,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client import stdio
 from mcp.types import CallToolResult, Tool
 
-from tests.patience import PATIENCE_S
+from holdfast.kernel.limits import MCP_WAIT_MAX_S
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import ENTRY
 
 Document = dict[str, Any]
@@ -45,6 +48,21 @@ class Agent:
     def begin(self, tool: str, **arguments: Any) -> "Future[Document]":
         """The same, without waiting for it. Cancelling it is what a client does that gives up."""
         return self._portal.start_task_soon(self._called, tool, arguments)
+
+    def takes(self, *names: str) -> Document:
+        """What `acquire` answers for what is free: a busy machine may take longer than the moment that it waits by itself."""
+        return self.call("acquire", names=list(names), wait_s=MCP_WAIT_MAX_S)
+
+    def stands(self, asked: Document) -> Document:
+        """How something stands that another has, when it is in line for it and knows who is ahead."""
+
+        def seen() -> bool:
+            asked.update(self.call("wait", handle=asked["handle"], wait_s=0))
+            return bool(asked["ahead"])
+
+        if not asked["ahead"]:
+            until(seen)
+        return asked
 
     def pending(self) -> dict[str, str]:
         """The kinds of what is pending, by handle."""
@@ -98,5 +116,7 @@ class Agents:
 @contextmanager
 def agents_on(store: str, folder: Path) -> Iterator[Agents]:
     """Agents on a store, until the end of the block."""
-    with start_blocking_portal() as portal, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patched, start_blocking_portal() as portal, ExitStack() as stack:
+        # The client kills whoever has not gone in time, and a busy machine takes longer than that to let it go.
+        patched.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", PATIENCE_S)
         yield Agents(portal, store, folder, stack)

@@ -99,7 +99,7 @@ def test_the_library_and_the_command_line_say_the_same(gate: GatewayProcess, mon
         monkeypatch.setenv(name, gate.environment[name])
     with holdfast.connect() as hf:
         gateway = hf.gateway(AGENT)
-        done = gateway.prompt("hello", wait_s=30)
+        done = gateway.prompt("hello", wait_s=PATIENCE_S)
         assert done["result"]["text"] == "did hello\n"
         names = (name for name, _ in gateway.events("0~0"))
         assert next(names) and next(names)
@@ -130,7 +130,7 @@ def test_the_library_and_the_command_line_say_the_same(gate: GatewayProcess, mon
 
 
 def test_finished_requests_are_pruned_by_hand(gate: GatewayProcess, command: CommandLine) -> None:
-    old, young = (gate.client.prompt(text, wait_s=30, idempotency_key=text)["request_id"] for text in ("old", "young"))
+    old, young = (gate.client.prompt(text, wait_s=PATIENCE_S, idempotency_key=text)["request_id"] for text in ("old", "young"))
     _age(gate, old)
     hasty = command("gateway", "prune", AGENT, "--keep-days", "0.5")
     assert (hasty.status, len(hasty.err.splitlines()), "would be delivered again" in hasty.err) == (2, 1, True), hasty
@@ -186,7 +186,7 @@ def between(gate: GatewayProcess, *, losses: int) -> Iterator[GatewayClient]:
 
 
 def test_a_prune_whose_answer_is_lost_is_asked_for_again(gate: GatewayProcess) -> None:
-    _age(gate, str(gate.client.prompt("old", wait_s=30)["request_id"]))
+    _age(gate, str(gate.client.prompt("old", wait_s=PATIENCE_S)["request_id"]))
     with between(gate, losses=2) as client:
         assert client.prune(keep_finished=0) == {"removed": 0}
     assert gate.client.requests() == []
@@ -222,7 +222,7 @@ def test_a_gateway_that_goes_while_it_is_asked_may_have_done_it(
 
 
 def test_everything_in_the_folder_is_its_owners_alone(gate: GatewayProcess) -> None:
-    gate.client.prompt("x", wait_s=30)
+    gate.client.prompt("x", wait_s=PATIENCE_S)
     for path in [gate.root, *gate.root.rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, (path, oct(mode))
@@ -230,7 +230,7 @@ def test_everything_in_the_folder_is_its_owners_alone(gate: GatewayProcess) -> N
 
 def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
     token = (gate.root / "token").read_text().strip()
-    gate.client.prompt("x", wait_s=30)
+    gate.client.prompt("x", wait_s=PATIENCE_S)
     gate.stop()
     for path in gate.folder.rglob("*"):
         if path.is_file() and path != gate.root / "token":
@@ -280,7 +280,7 @@ def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({"schema_version": 1, "adapter": {"kind": "command", "argv": argv}}))
     with GatewayProcess(tmp_path, "--manifest", str(manifest)) as gate:
         gate.start("--log-json")
-        assert gate.client.prompt("x", wait_s=30)["state"] == "completed"
+        assert gate.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
     manifest.write_text("{")
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(manifest))
     assert (said.status, "cannot be read" in said.err) == (2, True)

@@ -71,7 +71,7 @@ def test_health_stays_ok_while_the_agent_is_away(gate: Served) -> None:
     assert status["managed_agent_recovery"] == "awaiting_rebind"
     assert status["request_admission"] == "blocked_unavailable"
     assert (status["gateway_health"], status["gateway_port"]) == ("healthy", gate.port)
-    assert httpx.get(f"{gate.url}/health").json() == {"protocol_version": "v1", "status": "ok"}
+    assert httpx.get(f"{gate.url}/health", timeout=PATIENCE_S).json() == {"protocol_version": "v1", "status": "ok"}
     refused = gate.prompt()
     assert (refused.status_code, refused.json()["code"]) == (503, "upstream_unavailable")
     assert refused.json()["fields"]["request_admission"] == "blocked_unavailable"
@@ -277,7 +277,7 @@ PATHS = [
 )
 def test_nobody_is_let_in_without_the_token(untouched: Served, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.encode()}
-    with httpx.Client(base_url=untouched.url, headers=headers) as bare:
+    with httpx.Client(base_url=untouched.url, headers=headers, timeout=PATIENCE_S) as bare:
         for method, path in PATHS:
             said = bare.request(method, path)
             assert (said.status_code, said.json()["code"]) == (401, "unauthorized"), (method, path)

@@ -347,7 +347,7 @@ def test_one_that_was_stopped_while_it_wrote_keeps_nobody_for_ever(
             assert log.catch_up(hf.log, hf.jobs.peek, wait=False) is None
             asked = threading.Thread(target=lambda: told.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True)
             asked.start()
-            asked.join(20)
+            asked.join(PATIENCE_S)
     assert [words and ".lock" in words for words in told] == [True]
 
 

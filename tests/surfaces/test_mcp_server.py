@@ -121,14 +121,14 @@ def test_a_job_that_was_not_claimed_cannot_be_reported(agent: Agent) -> None:
 
 def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> None:
     b = lasting("b")
-    held = agent.call("acquire", names=["x"])
-    handles = [b.call("acquire", names=[f"n{number}"])["handle"] for number in range(MCP_HANDLES_MAX - 1)]
+    held = agent.takes("x")
+    handles = [b.takes(f"n{number}")["handle"] for number in range(MCP_HANDLES_MAX - 1)]
     waiting = b.call("acquire", names=["x"])["handle"]
     with pytest.raises(ToolError) as refused:
         b.call("acquire", names=["one more"])
     assert refused.value.code == "full"
     b.call("release", handle=handles[0])
-    assert b.call("acquire", names=["one more"])["state"] == "held"
+    assert b.takes("one more")["state"] == "held"
     calls = [b.begin("wait", handle=waiting, wait_s=25) for _ in range(MCP_CALLS_MAX + 1)]
     refusal = next(as_completed(calls, timeout=PATIENCE_S)).exception()
     assert isinstance(refusal, ToolError)
@@ -248,7 +248,7 @@ def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
     pid = int(client.stdout.readline())
     with suppress(ProcessLookupError):
         death = os.pidfd_open(pid)
-        assert select.select([death], [], [], 30)[0]
+        assert select.select([death], [], [], PATIENCE_S)[0]
         os.close(death)
     assert client.wait(PATIENCE_S) == -signal.SIGKILL
     client.stdout.close()
@@ -262,8 +262,8 @@ def test_a_database_that_is_restarted_leaves_the_server_usable(tmp_path: Path) -
         url = server.database()
         with agents_on(url, tmp_path) as agents:
             a, b = agents("a"), agents("b")
-            held = a.call("acquire", names=["x"])
-            waiting = b.call("acquire", names=["x"])
+            held = a.takes("x")
+            waiting = b.stands(b.call("acquire", names=["x"]))
             server.stop()
             with pytest.raises(ToolError) as away:
                 a.call("create_job", prompt="p", queue="q")
@@ -327,4 +327,4 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
         server.start()
         with holdfast.connect(url) as hf:
             # Its death is seen by whoever asks.
-            hf.locks.acquire(names, by="next", timeout_s=20).release()
+            hf.locks.acquire(names, by="next", timeout_s=PATIENCE_S).release()

@@ -82,8 +82,8 @@ def test_a_killed_agents_job_and_locks_pass_on_at_once(crowd: Crowd) -> None:
     a = crowd.agents("doomed", "--queue", "work")
     job_id = b.call("create_job", prompt="sort", queue="work")["job"]["job_id"]
     assert a.call("claim_job")["job"]["job_id"] == job_id
-    assert a.call("acquire", names=["x", "y"])["state"] == "held"
-    waiting = b.call("acquire", names=["y", "x"])
+    assert a.takes("x", "y")["state"] == "held"
+    waiting = b.stands(b.call("acquire", names=["y", "x"]))
     assert (waiting["state"], waiting["ahead"][0]["by"].partition("#")[0]) == ("waiting", "doomed")
     turn = b.begin("wait", handle=waiting["handle"], wait_s=25)
     killed_s = time.monotonic()
@@ -98,8 +98,8 @@ def test_a_killed_agents_job_and_locks_pass_on_at_once(crowd: Crowd) -> None:
 
 def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
     hf, _, a, b, c = crowd
-    held = a.call("acquire", names=["x"])
-    first = b.call("acquire", names=["x"])
+    held = a.takes("x")
+    first = b.stands(b.call("acquire", names=["x"]))
     second = c.begin("acquire", names=["x"], wait_s=25)
     until(hf, lambda: in_line(hf, "x") == ["b", "c"])
     still = b.call("wait", handle=first["handle"], wait_s=0.1)
@@ -107,7 +107,8 @@ def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
     assert a.call("release", handle=held["handle"])["released"] is True
     # Nobody of b waits at this moment, and it is b's turn all the same.
     until(hf, lambda: held_by(hf, "x") == ["b"])
-    assert b.pending() == {first["handle"]: "lock_granted"}
+    # The store knows it before b does.
+    until(hf, lambda: b.pending() == {first["handle"]: "lock_granted"})
     assert b.pending() == {}
     assert b.call("release", handle=first["handle"])["released"] is True
     assert second.result(PATIENCE_S)["state"] == "held"
@@ -115,7 +116,7 @@ def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
 
 def test_what_was_taken_away_is_told_until_it_is_acted_on(crowd: Crowd) -> None:
     hf, a = crowd.hf, crowd.a
-    lock = a.call("acquire", names=["x"])
+    lock = a.takes("x")
     job = hf.jobs.register_job("p", agent="t", agent_session="a")
     a.call("claim_job")
     hf.locks.kick("x", why="test")
@@ -144,12 +145,12 @@ def test_an_agent_is_asked_to_yield_and_another_swaps(crowd: Crowd) -> None:
     hf, a, b = crowd.hf, crowd.a, crowd.b
     work = a.call("use_recipe", recipe="small")
     assert work["swap_needed"] is True
-    swap = b.call("yield_or_swap", action="swap", recipe="large")
+    swap = b.stands(b.call("yield_or_swap", action="swap", recipe="large"))
     assert (swap["state"], swap["ahead"][0]["by"].partition("#")[0]) == ("waiting", "a")
     with pytest.raises(ToolError) as early:
         b.call("yield_or_swap", action="loaded", handle=swap["handle"])
     assert early.value.code == "eagain"
-    assert a.pending() == {work["handle"]: "preemption_asked"}
+    until(hf, lambda: a.pending() == {work["handle"]: "preemption_asked"})
     ready = b.begin("wait", handle=swap["handle"], wait_s=25)
     assert a.call("yield_or_swap", action="yield", handle=work["handle"])["state"] == "ended"
     assert ready.result(PATIENCE_S)["state"] == "ready"
@@ -173,7 +174,7 @@ def test_a_swapper_that_is_killed_leaves_nothing_in_the_way(crowd: Crowd) -> Non
 
 def test_what_the_client_takes_back_is_withdrawn(crowd: Crowd) -> None:
     hf, a, b = crowd.hf, crowd.a, crowd.b
-    held = a.call("acquire", names=["x"])
+    held = a.takes("x")
     asked = b.begin("acquire", names=["x"], wait_s=25)
     until(hf, lambda: in_line(hf, "x") == ["b"])
     taken_back(asked)
@@ -182,7 +183,7 @@ def test_what_the_client_takes_back_is_withdrawn(crowd: Crowd) -> None:
     taken_back(picking)
     # The next answer comes behind the end of what was taken back, or shows it as none of b's.
     until(hf, lambda: b.call("whoami")["holdings"] == [])
-    swap = a.call("yield_or_swap", action="swap", recipe="r")
+    swap = a.call("yield_or_swap", action="swap", recipe="r", wait_s=25)
     swapping = b.begin("yield_or_swap", action="swap", recipe="s", wait_s=25)
     until(hf, lambda: any(one["handle"].startswith("swap") for one in b.call("whoami")["holdings"]))
     taken_back(swapping)
@@ -195,8 +196,8 @@ def test_what_the_client_takes_back_is_withdrawn(crowd: Crowd) -> None:
 
 def test_taking_a_wait_back_keeps_the_place(crowd: Crowd) -> None:
     hf, a, b = crowd.hf, crowd.a, crowd.b
-    held = a.call("acquire", names=["x"])
-    waiting = b.call("acquire", names=["x"])
+    held = a.takes("x")
+    waiting = b.stands(b.call("acquire", names=["x"]))
     taken_back(b.begin("wait", handle=waiting["handle"], wait_s=25))
     assert b.call("wait", handle=waiting["handle"], wait_s=0)["state"] == "waiting"
     assert in_line(hf, "x") == ["b"]
@@ -206,11 +207,11 @@ def test_taking_a_wait_back_keeps_the_place(crowd: Crowd) -> None:
 
 def test_a_deadlock_is_told_with_the_way_out(crowd: Crowd) -> None:
     a, b = crowd.a, crowd.b
-    a.call("acquire", names=["x"])
-    b.call("acquire", names=["y"])
-    waiting = a.call("acquire", names=["y"])
+    a.takes("x")
+    b.takes("y")
+    waiting = a.stands(a.call("acquire", names=["y"]))
     with pytest.raises(ToolError) as told:
-        b.call("acquire", names=["x"])
+        b.takes("x")
     assert told.value.code == "deadlock"
     assert "one call" in told.value.next
     assert a.call("wait", handle=waiting["handle"], wait_s=0)["state"] == "waiting"
@@ -225,7 +226,7 @@ def test_an_agent_that_goes_lets_go_in_order(how: str, crowd: Crowd) -> None:
     with agents.passing("going") as a:
         pid = a.pid
         death = os.pidfd_open(pid)
-        a.call("acquire", names=["x", "y"])
+        a.takes("x", "y")
         a.call("claim_job")
         a.call("use_recipe", recipe="r")
         a.call("acquire", names=["z"])
@@ -257,10 +258,10 @@ def _dead(pidfd: int) -> bool:
 
 def test_two_agents_of_one_label_keep_each_other_out(crowd: Crowd) -> None:
     a = crowd.a
-    assert a.call("acquire", names=["x"])["state"] == "held"
+    assert a.takes("x")["state"] == "held"
     with crowd.agents.passing("a") as twin:
         assert twin.call("acquire", names=["x"])["state"] == "waiting"
-    again = a.call("acquire", names=["x"])
+    again = a.takes("x")
     assert (again["state"], again["reentered"]) == ("held", True)
     assert a.call("release", handle=again["handle"])["released"] is False
     assert held_by(crowd.hf, "x") == ["a"]
@@ -268,7 +269,7 @@ def test_two_agents_of_one_label_keep_each_other_out(crowd: Crowd) -> None:
 
 def test_a_lock_with_a_time_to_live_ends_and_is_told(crowd: Crowd) -> None:
     hf, a, b = crowd.hf, crowd.a, crowd.b
-    lock = a.call("acquire", names=["x"], ttl_s=0.5)
+    lock = a.call("acquire", names=["x"], ttl_s=5, wait_s=25)
     assert b.call("acquire", names=["x"], wait_s=25)["state"] == "held"
     assert a.pending() == {lock["handle"]: "lease_lost"}
     with pytest.raises(ToolError) as gone:

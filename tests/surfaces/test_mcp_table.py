@@ -42,7 +42,7 @@ class World:
 
     def lock(self, name: str) -> str:
         """A lock that the agent holds."""
-        handle: str = self.agent.call("acquire", names=[name])["handle"]
+        handle: str = self.agent.takes(name)["handle"]
         return handle
 
     def request(self) -> str:
@@ -183,7 +183,7 @@ ROWS = [
     ),
     Row(
         "acquire",
-        lambda world: {"names": ["r1"]},
+        lambda world: {"names": ["r1"], "wait_s": 25},
         lambda answer: (answer["state"], answer["names"], answer["mode"], answer["token"], answer["tokens"]),
         _one_lock,
         lambda world: {"names": ["r1\n"]},

@@ -100,9 +100,9 @@ def test_a_head_that_comes_whole_at_once_is_bounded_too(small: Served) -> None:
 
 
 def test_only_health_is_for_everybody(small: Served) -> None:
-    assert httpx.get(f"{small.url}/health").json()["status"] == "ok"
+    assert httpx.get(f"{small.url}/health", timeout=PATIENCE_S).json()["status"] == "ok"
     for path in ("/ready", "/v1/store", "/schema", "/schema/openapi.json", "/v1/events", "/nosuch"):
-        assert httpx.get(f"{small.url}{path}").status_code == 401
+        assert httpx.get(f"{small.url}{path}", timeout=PATIENCE_S).status_code == 401
     assert small.http.get("/ready").json() == {"status": "ready", "store": "sqlite", "namespace": "default"}
     assert small.http.get("/nosuch").json()["code"] == "not_found"
     assert small.http.get("/nosuch/{x}").json()["message"] == "there is nothing at /nosuch/{x}: GET /schema lists what there is"
@@ -133,12 +133,12 @@ def test_another_programs_odd_cookies_do_not_hide_the_session(small: Served) -> 
     cookie = small.side.sessions.begin(small.side.sessions.new_code())
     name = small.side.cookie
     for cookies in (f'a="b;c"; {name}={cookie}', f"x=[1,2]; {name}={cookie}; y", f"{name}=old; {name}={cookie}"):
-        assert httpx.get(f"{small.url}/v1/locks", headers={"Cookie": cookies}).status_code == 200
+        assert httpx.get(f"{small.url}/v1/locks", headers={"Cookie": cookies}, timeout=PATIENCE_S).status_code == 200
 
 
 def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(small: Served) -> None:
     link = small.http.post("/v1/links").json()["url"]
-    with httpx.Client(base_url=small.url) as browser:
+    with httpx.Client(base_url=small.url, timeout=PATIENCE_S) as browser:
         stranger = browser.get("/")
         assert stranger.status_code == 401 and "holdfast serve --link" in stranger.text
         entered = browser.get(link)
@@ -150,14 +150,14 @@ def test_a_browser_comes_in_by_a_link_once_and_changes_only_from_this_origin(sma
         assert browser.post("/v1/locks/kick", json=kick).status_code == 403
         assert browser.post("/v1/locks/kick", json=kick, headers={"Origin": "http://evil.example"}).status_code == 403
         assert browser.post("/v1/locks/kick", json=kick, headers={"Origin": small.url}).status_code == 404
-    with httpx.Client(base_url=small.url) as another:
+    with httpx.Client(base_url=small.url, timeout=PATIENCE_S) as another:
         assert another.get(link).status_code == 410
         assert another.get("/v1/locks").status_code == 401
-    assert httpx.get(f"{small.url}/enter/guess").status_code == 410
+    assert httpx.get(f"{small.url}/enter/guess", timeout=PATIENCE_S).status_code == 410
 
 
 def test_servers_of_two_stores_keep_their_sessions_in_one_browser(small: Served, tmp_path: Path) -> None:
-    with connect(f"sqlite:{tmp_path}/another.sqlite") as hf, served(hf) as another, httpx.Client() as browser:
+    with connect(f"sqlite:{tmp_path}/another.sqlite") as hf, served(hf) as another, httpx.Client(timeout=PATIENCE_S) as browser:
         for server in (small, another):
             assert browser.get(server.http.post("/v1/links").json()["url"]).status_code == 303
         assert [browser.get(f"{server.url}/v1/locks").status_code for server in (small, another)] == [200, 200]
@@ -211,7 +211,7 @@ def test_the_reference_is_a_page_that_asks_nobody_else_for_anything(small: Serve
 def test_a_wait_ends_when_it_is_its_turn(server: Served) -> None:
     token = acquire(server, "first").json()["token"]
     with ThreadPoolExecutor() as threads:
-        second = threads.submit(acquire, server, "second", timeout_s=20)
+        second = threads.submit(acquire, server, "second", timeout_s=25)
         until(lambda: waits(server.hf) == ["second"])
         assert server.http.post("/v1/locks/release", json={"token": token}).json() == {"released": token}
         assert second.result(PATIENCE_S).json()["token"] > token
@@ -297,7 +297,8 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
 
 
 def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away() -> None:
-    limit_s = 2
+    # Long enough for all of them to come into line before the first one's time is over.
+    limit_s = 10
     with running() as database, connect(database.database()) as hf, served(hf) as server, ThreadPoolExecutor(3) as threads:
         assert acquire(server, "first").is_success
         waiting = [threads.submit(acquire, server, f"waits-{number}", timeout_s=limit_s) for number in range(3)]
@@ -316,7 +317,8 @@ def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
     acquire(small, "first")
     small.side._desk._waits_max = 2
     with ThreadPoolExecutor() as threads:
-        two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=3) for n in range(2)]
+        # Long enough for all that is asked while they wait.
+        two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=10) for n in range(2)]
         until(lambda: len(waits(small.hf)) == 2)
         third = acquire(small, "third", timeout_s=20)
         assert (third.status_code, third.json()["code"]) == (429, "full")
@@ -359,7 +361,7 @@ def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(small: Served
         until(lambda: waits(small.hf) == ["waits"])
         slow = [_slow(small.port) for _ in range(40)]
         for _ in range(5):
-            assert httpx.get(f"{small.url}/health").status_code == 200
+            assert httpx.get(f"{small.url}/health", timeout=PATIENCE_S).status_code == 200
         # One that is being answered is no idle one.
         assert waits(small.hf) == ["waits"]
         assert not _closed(waiting, 0.1)

@@ -73,7 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     made.start()
     os.environ["PARITY_BROKER_PORT"] = str(made.port)
     yield
-    made.stop()
+    made.close()
 
 
 def _surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:

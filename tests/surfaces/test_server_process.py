@@ -61,9 +61,9 @@ def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, 
         token_file = Path(server.told["token_file"])
         assert stat.S_IMODE(token_file.stat().st_mode) == 0o600 and stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
         assert server.http.get("/ready").json()["status"] == "ready"
-        assert httpx.get(server.told["link"]).status_code == 303
+        assert httpx.get(server.told["link"], timeout=PATIENCE_S).status_code == 303
         again = json.loads(say("serve", "--link", "--json").out)["link"]
-        assert again != server.told["link"] and httpx.get(again).status_code == 303
+        assert again != server.told["link"] and httpx.get(again, timeout=PATIENCE_S).status_code == 303
         token_file = Path(server.told["token_file"])
         token = token_file.read_text()
         token_file.write_text("x" * 43)
@@ -148,7 +148,7 @@ def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
     with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0", "--allow-host", "lab:80") as server:
         port = server.told["url"].rpartition(":")[2]
-        assert httpx.get(f"http://127.0.0.1:{port}/v1/locks").status_code == 401
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/locks", timeout=PATIENCE_S).status_code == 401
         assert server.http.get("/v1/locks", headers={"Host": "lab:80"}).status_code == 200
         assert server.http.get("/v1/locks", headers={"Host": "lab:81"}).status_code == 403
         assert server.end() == 0
