@@ -2,16 +2,16 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ports import spare_port
 from tests.stores.postgres_server import running
 
 pytestmark = pytest.mark.slow
@@ -75,15 +75,6 @@ class Distant:
         ip("netns", "del", self._name)
 
 
-def _free_port() -> int:
-    """One that nobody is given unasked: what the kernel chooses may be another's before the server has it."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in range(first - 1 - os.getpid() % 1000, 1024, -1):
-        with suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise AssertionError(f"no port below {first} is free")
-
-
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Distant]]:
     try:
@@ -92,7 +83,7 @@ def machines(tmp_path: Path) -> Iterator[list[Distant]]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no network namespaces here: be root on a machine that has `ip netns`")
     (tmp_path / "holdfast.toml").write_text(f"[locks]\nlease_s = {LEASE_S}\n")
-    port = str(_free_port())
+    port = str(spare_port())
     with running(listen_addresses="*", port=port) as server, ExitStack() as stack:
         with (server.folder / "data" / "pg_hba.conf").open("a") as access:
             access.write(f"host all all {NET}.0/24 trust\n")

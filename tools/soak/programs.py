@@ -5,10 +5,8 @@ Each can be killed, stopped and continued, ended, and started again.
 
 import contextlib
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.hazards.gateway_process import DILIGENT
+from tests.ports import spare_port
 from tests.stores import postgres_server
 from tools.soak.child import settle_first
 from tools.soak.gateway_parts import AGENT
@@ -178,7 +177,7 @@ def gateway(folder: Path, url: str) -> Command:
 
 def server(folder: Path, url: str, plant: str) -> Command:
     """`holdfast serve` at a port that stays its own."""
-    return Command("server", folder, url, ["serve", "--port", str(_free_port())], "serving at ", plant)
+    return Command("server", folder, url, ["serve", "--port", str(spare_port())], "serving at ", plant)
 
 
 @contextlib.contextmanager
@@ -226,13 +225,3 @@ def _database() -> contextlib.AbstractContextManager[postgres_server.Server]:
     # What the crashes take back must be what was not promised: the database syncs as it does for its users.
     settings = {**postgres_server.SETTINGS, "fsync": "on", "autovacuum": "on", "max_connections": "400"}
     return postgres_server.serving(binaries, settings)
-
-
-def _free_port() -> int:
-    """One below those that the kernel gives to whoever names none: it is to be free again when the server is begun again."""
-    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(least // 2, 1024), least)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

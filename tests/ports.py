@@ -1,0 +1,16 @@
+"""Ports for programs that are told theirs before they listen, or have to get it again after they were killed."""
+
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+
+def spare_port() -> int:
+    """A free one below those that the kernel gives to whoever names none, so that nobody else gets it unasked."""
+    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(max(least // 2, 1024), least)
+    for port in random.Random().sample(ports, len(ports)):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise AssertionError(f"no port from {ports.start} to {ports.stop - 1} is free")
