@@ -208,6 +208,7 @@ def plain(text: str) -> list[str]:
         ("\x1b\\[[0-9;]*m", ""),
         (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "a generation"),
         ("waiting for [^\n]*\r\x1b\\[K", ""),
+        ("(\rholdfast: [^\r\n]* so far)+\r *\r", ""),
         (r"/enter/[\w-]{32}", "/enter/a-code"),
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),

@@ -624,6 +624,7 @@ HOLDS = [
         "holds take subject-{n} --by two --json",
         {"subject": "subject-{n}", "by": "two"},
         code="invalid_value",
+        same_words=False,
     ),
     Case(
         "holds.drop",
