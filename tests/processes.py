@@ -1,11 +1,41 @@
 """What the kernel says of other processes. Of the standard library alone: the benchmark's venv has no more."""
 
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 
 def children(pid: int) -> list[int]:
     """The processes that its first thread has begun, and that it has not waited for."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Used(NamedTuple):
+    """What a process has used since it began, all threads together."""
+
+    sleeps: int
+    """How often it went to sleep, and so how often it was awake."""
+    cpu_s: float
+
+    def is_rest(self, seconds: float) -> bool:
+        """Did it only look now and then in so much time? Whoever polls sleeps often, and whoever spins computes all the time.
+        The time alone does not tell: a busy machine may charge an idle process tens of milliseconds for one look."""
+        return self.sleeps < 10 * seconds and self.cpu_s < seconds / 4
+
+
+def used_by(pid: int) -> Used:
+    """What a process that lives has used."""
+    sleeps = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        sleeps += int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    # The clock's number is made of the pid, as in the C library.
+    return Used(sleeps, time.clock_gettime((~pid << 3) | 2))
+
+
+def used_since(before: Used, pid: int) -> Used:
+    """What it has used since then."""
+    now = used_by(pid)
+    return Used(now.sleeps - before.sleeps, now.cpu_s - before.cpu_s)
 
 
 def state_of(pid: int) -> str | None:

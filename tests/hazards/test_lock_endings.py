@@ -20,6 +20,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.primitives.locks.record import LOCK_WAITS
 from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
 from tests.patience import PATIENCE_S
+from tests.processes import Used, used_by, used_since
 from tests.unit.test_locks import Waiter
 
 
@@ -291,6 +292,13 @@ def test_waiters_outlive_a_restart_of_their_database(tmp_path: Path, lease_s: fl
             crowd.close()
 
 
+def _used_in(processes: Sequence[Process], seconds: float) -> list[Used]:
+    """Let so much time pass, in which none of the processes may say anything; return what each has used."""
+    before = [used_by(process.pid) for process in processes]
+    _nothing_is_said(processes, seconds)
+    return [used_since(began, process.pid) for process, began in zip(processes, before, strict=True)]
+
+
 def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
     """Let so much time pass, in which none of the processes may say anything."""
     for pipe in wait([process.pipe for process in processes], for_s):
@@ -325,11 +333,7 @@ def test_waiting_uses_no_cpu(crowd: Crowd) -> None:
     held = holder.acquire("a", by="holder")
     for number, process in enumerate(waiters):
         process.line_up("a", by=f"waiter{number}")
-    before = [process.cpu_s() for process in waiters]
-    _nothing_is_said(waiters, 5)
-    used = [process.cpu_s() - began for process, began in zip(waiters, before, strict=True)]
-    print(f"CPU of {len(used)} waiters over 5 s: {sum(used) / len(used) * 1000:.1f} ms each, at most {max(used) * 1000:.1f}")
-    assert sum(used) / len(used) < 0.02
+    assert all(used.is_rest(5) for used in _used_in(waiters, 5))
     process, granted = holder, held
     for next_one in waiters:
         assert process.release(granted.key)
@@ -349,7 +353,4 @@ def test_waiting_uses_no_cpu_after_another_took_over_from_the_dead(crowd: Crowd)
     quick.result()
     for process in waiters:
         process.heard("waits")
-    before = [process.cpu_s() for process in waiters]
-    _nothing_is_said(waiters, 2)
-    used = [process.cpu_s() - began for process, began in zip(waiters, before, strict=True)]
-    assert max(used) < 0.2
+    assert all(used.is_rest(2) for used in _used_in(waiters, 2))

@@ -356,10 +356,6 @@ class Process:
                     raise what
                 return False
 
-    def cpu_s(self) -> float:
-        """The CPU time that it has used, all threads together. The clock's number is made of the pid, as in the C library."""
-        return time.clock_gettime((~self.pid << 3) | 2)
-
     def end(self) -> int:
         """Kill it, if it lives, and clear it away; return how it ended."""
         self._pipe.close()

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.app import Holdfast, connect
 from tests.patience import PATIENCE_S
-from tests.processes import stat_of
+from tests.processes import used_by, used_since
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
@@ -349,20 +349,12 @@ def test_waiting_uses_no_cpu(bench: Bench) -> None:
     remark(waits)
     second = bench.begin("workflows", "run", "b", "--recipe", "qwen", "-w", "30", "--", "true")
     remark(second)
-    before = [cpu_s(one.pid) for one in (waits, second)]
+    before = [used_by(one.pid) for one in (waits, second)]
     assert select.select([waits.stdout, second.stdout, waits.stderr, second.stderr], [], [], 3)[0] == []
-    # A look every two seconds is a few milliseconds; a poll every hundredth would be a hundred.
-    used = [cpu_s(one.pid) - began for one, began in zip((waits, second), before, strict=True)]
-    assert max(used) <= 0.05
+    assert all(used_since(began, one.pid).is_rest(3) for one, began in zip((waits, second), before, strict=True))
     assert end(process)[0] == 0
     assert end(waits)[:2] == (0, "loaded\n")
     assert end(second)[0] == 0
-
-
-def cpu_s(pid: int) -> float:
-    """The time that a process has computed."""
-    fields = stat_of(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_what_a_table_shows_on_a_terminal(bench: Bench, sleeper: int) -> None:
