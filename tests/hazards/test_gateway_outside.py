@@ -206,6 +206,8 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
     until(
         lambda: client.status()["request_admission"] == "blocked_reconciliation" and client.request(old)["state"] == "accepted"
     )
+    assert (client.request(old)["epoch"], client.status()["managed_agent_instance_epoch"]) == (1, 2)
+    assert tmux.heard() == []
     assert client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
     if action == "replay":
         # It comes to the same point once more, and is let go on.

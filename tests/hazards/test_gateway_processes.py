@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, Upstream
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
 from tests.tmux_server import TmuxServer
 
 pytestmark = pytest.mark.slow
@@ -310,24 +308,6 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, att
     expected = ("completed", None) if action == "replay" else ("failed", "discarded")
     assert (done["state"], done["error_code"]) == expected
     assert tmux.heard() == [b"work", *([b"old"] if action == "replay" else [])]
-
-
-@pytest.mark.parametrize("point", ["gateway.claimed", "gateway.delivery.before"])
-def test_a_tmux_session_replaced_between_claim_and_delivery(tmux: TmuxServer, attached: GatewayProcess, point: str) -> None:
-    attached.start(stops_at=point)
-    assert attached.process is not None
-    pid, client = attached.process.pid, attached.client
-    with ThreadPoolExecutor(1) as pool:
-        # It may stand still before it has answered.
-        asking = pool.submit(client.prompt, "old")
-        until(lambda: state_of(pid) == "T")
-        tmux.replace()
-        attached.process.send_signal(signal.SIGCONT)
-        old = asking.result(PATIENCE_S)["request_id"]
-    until(lambda: client.status()["request_admission"] == "blocked_reconciliation")
-    until(lambda: client.request(old)["state"] == "accepted")
-    assert (client.request(old)["epoch"], client.status()["managed_agent_instance_epoch"]) == (1, 2)
-    assert tmux.heard() == []
 
 
 @pytest.mark.parametrize(
