@@ -1,7 +1,6 @@
 """One attempt at a job: its command, and everything that can end it before its time."""
 
 import os
-import select
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
 from holdfast.kernel.store import Listener, Woken
+from holdfast.stores.waking import readable
 from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
@@ -115,7 +115,10 @@ class Labour:
                 if now_s >= self._end_s:
                     return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
                 left_s, fds = min(beat_s, self._end_s) - now_s, [command.fd, self._stop_fd]
-                woken = _rest(min(left_s, _AWAY_S), fds) if ears is None else ears.wait(left_s, also=fds)
+                if ears is None:
+                    woken = Woken(False, frozenset(readable(fds, min(left_s, _AWAY_S))))
+                else:
+                    woken = ears.wait(left_s, also=fds)
                 if self._stop_fd in woken.ready:
                     return Outcome(None, "the worker was told to stop")
                 if woken.notified or time.monotonic() >= beat_s:
@@ -179,11 +182,6 @@ class Labour:
         # A worker of a store may run inside one of a folder, and its commands must not look there.
         around = {name: value for name, value in os.environ.items() if name != REGISTRY_DIR_ENV}
         return {**around, **own}
-
-
-def _rest(seconds: float, fds: list[int]) -> Woken:
-    """Sleep until one of the descriptors is readable, with nothing else to hear."""
-    return Woken(False, frozenset(select.select(fds, [], [], max(seconds, 0.0))[0]))
 
 
 class Progress:
