@@ -67,10 +67,17 @@ class TmuxServer:
         self("kill-session", "-t", "=keeps-the-server")
 
     def heard(self) -> list[bytes]:
-        """What the program got, a piece for each Enter."""
+        """What the program got, a piece for each Enter; an Enter behind nothing is an empty piece."""
         if not self._log.exists():
             return []
-        return [b"!" if line == "interrupted" else bytes.fromhex(line) for line in self._log.read_text().split()]
+        return [b"!" if line == "interrupted" else bytes.fromhex(line) for line in self._log.read_text().splitlines()]
+
+    def typed(self) -> bytes:
+        """Every byte that was typed into the program, as it came, once every timer that the server has started has fired."""
+        # Timers fire in order, and this one is later than any that a gateway starts.
+        self("run-shell", "-d", "2")
+        raw = Path(f"{self._log}.raw")
+        return raw.read_bytes() if raw.exists() else b""
 
     def stop(self) -> None:
         """Stop the server (SIGSTOP): it answers nobody until `go_on`."""
@@ -82,6 +89,11 @@ class TmuxServer:
         if self._stopped is not None:
             os.kill(self._stopped, signal.SIGCONT)
             self._stopped = None
+
+
+def delivered(*prompts: bytes) -> bytes:
+    """The bytes of these prompts: each one paste in brackets and one Enter."""
+    return b"".join(b"\x1b[200~" + prompt + b"\x1b[201~\r" for prompt in prompts)
 
 
 @contextmanager

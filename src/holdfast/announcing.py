@@ -18,11 +18,11 @@ from holdfast.domains.agents.owning import topic_of
 from holdfast.domains.agents.record import lease_of
 from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec
 from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
-from holdfast.kernel.holder import Liveness, probe
+from holdfast.kernel.holder import Holder, Liveness, probe
 from holdfast.kernel.lease import due
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
-from holdfast.reaching import reach_of
+from holdfast.reaching import Adapt, process_of, reach_of
 
 PROTOCOL = "v1"
 _AGAIN_S = 1.0
@@ -34,7 +34,8 @@ class Announcement:
 
     `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, `by_manifest` if that said so. A generation
     that is reached otherwise is not this gateway's; when one takes the id over, what the gateway reaches is the agent no more,
-    and it must end. `seen` tells which instance of the agent is there, if any, and `belong` has the queue say whose it is.
+    and it must end. `seen` tells which instance of the agent is there, if any, `belong` has the queue say whose it is, and
+    `bind` says which process the gateway may type to. `adapt` changes what the manifest says, as the gateway's user did.
     Where there is no such record, or the store does not answer, the gateway serves all the same: that is logged.
     """
 
@@ -50,6 +51,8 @@ class Announcement:
         by_manifest: bool,
         seen: Callable[[], str | None],
         belong: Callable[[str], None],
+        bind: Callable[[Holder | None], None] = lambda _: None,
+        adapt: Adapt = lambda spec: spec,
     ) -> None:
         self._agent = agent
         self._settings = settings
@@ -59,6 +62,8 @@ class Announcement:
         self._by_manifest = by_manifest
         self._seen = seen
         self._belong = belong
+        self._bind = bind
+        self._adapt = adapt
         self._agent_id = agent_id
         self._warned = ""
         self._last_generation = ""
@@ -71,6 +76,7 @@ class Announcement:
         if record is None or not self._is_ours(hf, record):
             return GATEWAY_ANNOUNCE_EVERY_S
         self._belong(owner_for(record))
+        self._bind(process_of(record, self._spec))
         if record.gateway != self._gateway:
             if record.gateway is not None:
                 self._refuse_another(record, Path(record.gateway.state_path).parent)
@@ -142,7 +148,7 @@ class Announcement:
             if not self._is_elsewhere(record):
                 if self._by_manifest and self._begins(record):
                     return False
-                if not self._by_manifest or reach_of(record) == self._spec:
+                if not self._by_manifest or reach_of(record, self._adapt) == self._spec:
                     self._ours = record.generation_id
                     return True
         except HoldfastError as error:

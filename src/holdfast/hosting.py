@@ -11,6 +11,7 @@ from holdfast.configuration import actor_here, default_store
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
 from holdfast.domains.gateway import spec as specs
 from holdfast.kernel.errors import Held
+from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
@@ -42,14 +43,16 @@ def open_gateway(
     settings: Settings,
     *,
     owner: str | None = None,
+    process: Callable[[], Holder | None] = lambda: None,
     depth_max: int = QUEUE_DEPTH_MAX,
     on_lost: Callable[[], None],
 ) -> GatewayParts:
     """Wire an agent's gateway, become the one that serves it, and look at the agent. The worker is not begun yet.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with PostgreSQL it lives there.
-    `owner` says whose the queue is, if that is known. Raises Held while another gateway serves the agent, by this name or
-    another, and when the queue is another's; InvalidName and InvalidValue.
+    `owner` says whose the queue is, if that is known, and `process` which one is on the agent's record now: the gateway types
+    to no other. Raises Held while another gateway serves the agent, by this name or another, and when the queue is another's;
+    InvalidName and InvalidValue.
     """
     processes = Procfs(host_id=settings.host_id)
     folder = GatewayFolder(gateway_root(settings, agent))
@@ -60,7 +63,7 @@ def open_gateway(
     try:
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
         queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)
-        gateway = Gateway(queue, journal, agent_adapter(spec, queue.name, folder, processes), processes)
+        gateway = Gateway(queue, journal, agent_adapter(spec, queue.name, folder, processes, process), processes)
         gateway.attach(owner)
         try:
             gateway.look()
@@ -79,12 +82,14 @@ def _around(settings: Settings) -> Access:
     return access_like(sqlite_path(url.removeprefix("sqlite:"))) if url.startswith("sqlite:") else access_for(settings.group)
 
 
-def agent_adapter(spec: AdapterSpec, agent: str, folder: GatewayFolder, processes: Procfs) -> Adapter:
+def agent_adapter(
+    spec: AdapterSpec, agent: str, folder: GatewayFolder, processes: Procfs, process: Callable[[], Holder | None]
+) -> Adapter:
     """The adapter that a spec names. Raises InvalidValue for settings that cannot be, or when its extra is not installed."""
     if isinstance(spec, specs.TmuxSpec):
         from holdfast.adapters.tmux_delivery import TmuxAgent
 
-        return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes)
+        return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes, process=process)
     if isinstance(spec, specs.CommandSpec):
         from holdfast.adapters.command import CommandAgent
 

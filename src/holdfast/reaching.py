@@ -1,6 +1,7 @@
 """How an agent of the registry is reached by its gateway, and what that gateway is kept under. The rooms of both do not know
 each other, so it is done here."""
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +16,27 @@ from holdfast.domains.agents.control import check_own, check_session, manifest_i
 from holdfast.domains.agents.resolving import Resolution
 from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable
+from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.places import gateway_agent
 
 
 class Served(NamedTuple):
-    """An agent to be served: what its gateway is kept under, its id, where it has a record, how it is reached, where its
-    manifest says so, and whose the queue is by its record."""
+    """An agent to be served: what its gateway is kept under, its record, if it has one, how it is reached, where its manifest
+    says so, and whose the queue is by its record."""
 
     key: str
-    agent_id: str | None
-    spec: AdapterSpec | None
+    record: Agent | None = None
+    spec: AdapterSpec | None = None
     owner: str | None = None
 
 
-def to_be_served(agent: str, settings: Settings, *, by_manifest: bool) -> Served:
+Adapt = Callable[[AdapterSpec], AdapterSpec]
+"""Changes how an agent is reached, as the user says beside its manifest."""
+
+
+def to_be_served(agent: str, settings: Settings, *, by_manifest: bool, adapt: Adapt = lambda spec: spec) -> Served:
     """What is to be known of an agent of that name or id before it is served; `by_manifest`, also how it is reached.
 
     One agent has one key, whether it is called by its name or by its id. Raises Ambiguous for a name that several live agents
@@ -45,11 +51,11 @@ def to_be_served(agent: str, settings: Settings, *, by_manifest: bool) -> Served
     except Unavailable:
         if by_manifest:
             raise
-        return Served(gateway_agent(agent), None, None)
+        return Served(gateway_agent(agent))
     if found.reason is Reason.AMBIGUOUS:
         found.unwrap()
     if found.record is None and not by_manifest:
-        return Served(key, None, None)
+        return Served(key)
     if found.record is None:
         why = f" ({found.reason.value})" if found.reason is not None else ""
         raise NotFound(
@@ -57,8 +63,8 @@ def to_be_served(agent: str, settings: Settings, *, by_manifest: bool) -> Served
             "is reached with --adapter",
             agent=agent,
         )
-    spec = reach_of(found.record) if by_manifest else None
-    return Served(key, found.record.agent_id, spec, owner_for(found.record))
+    spec = reach_of(found.record, adapt) if by_manifest else None
+    return Served(key, found.record, spec, owner_for(found.record))
 
 
 def _found(hf: Holdfast, agent: str) -> Resolution:
@@ -70,7 +76,13 @@ def _found(hf: Holdfast, agent: str) -> Resolution:
     return found if owner is None else hf.agents.resolve(called(owner, hf.settings.agents.prefix))
 
 
-def reach_of(record: Agent) -> AdapterSpec:
+def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
+    """The process that a gateway which reaches its agent so may type to; None when no record says it."""
+    in_tmux = record is not None and isinstance(spec, TmuxSpec) and record.session_name == spec.session
+    return record.holder if in_tmux and record is not None else None
+
+
+def reach_of(record: Agent, adapt: Adapt = lambda spec: spec) -> AdapterSpec:
     """How the agent of a record is reached, by its manifest. Raises one of the errors under Untrusted."""
     try:
         document = _document(manifest_in(ManifestFiles(), record))
@@ -78,6 +90,7 @@ def reach_of(record: Agent) -> AdapterSpec:
         spec = spec_of_manifest(document)
     except InvalidValue as error:
         raise not_trusted(record, error.message) from None
+    spec = adapt(spec)
     if isinstance(spec, TmuxSpec):
         check_session(record, spec.session)
     return spec

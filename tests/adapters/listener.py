@@ -48,7 +48,7 @@ def _listen(log: str) -> None:
             else:
                 key, pending = pending[:1], pending[1:]
                 if key == b"\r":
-                    _taken(log, text)
+                    _taken(log, raw, text)
                     text = b""
                 elif key == b"\x04":
                     return
@@ -57,20 +57,22 @@ def _listen(log: str) -> None:
                     os.write(1, key)
 
 
-def _taken(log: str, text: bytes) -> None:
+def _taken(log: str, raw: int, text: bytes) -> None:
     with open(log, "ab") as file:
         file.write(text.hex().encode() + b"\n")
     os.write(1, b"\r\n")
     if text.startswith(b"work"):
-        _work(log)
+        _work(log, raw)
     os.write(1, b"heard %d bytes\r\nready> " % len(text))
 
 
-def _work(log: str) -> None:
+def _work(log: str, raw: int) -> None:
     """Busy until Ctrl-C, and never still."""
     for number in range(100_000):
         os.write(1, b"\rworking %d" % number)
-        if select.select([0], [], [], 0.05)[0] and b"\x03" in os.read(0, 1024):
+        piece = os.read(0, 1024) if select.select([0], [], [], 0.05)[0] else b""
+        os.write(raw, piece)
+        if b"\x03" in piece:
             with open(log, "ab") as file:
                 file.write(b"interrupted\n")
             os.write(1, b"\r\nstopped\r\n")

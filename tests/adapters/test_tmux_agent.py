@@ -1,6 +1,7 @@
 """The tmux adapter on a real tmux: what arrives, what is refused, who it arrives at."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import tmux_screen
+from holdfast.adapters import tmux_delivery
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
 from holdfast.adapters.tmux_mark import MARK
@@ -18,7 +19,7 @@ from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from tests.patience import until
-from tests.tmux_server import TmuxServer, tmux_server
+from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +57,13 @@ def hurried(agent: TmuxAgent, limit_s: float = 0.5) -> Iterator[None]:
 
 
 def instance(agent: TmuxAgent) -> str:
+    """The instance, once it is ready for a prompt."""
+    until(lambda: agent.inspect().surface is Surface.READY)
+    return there(agent)
+
+
+def there(agent: TmuxAgent) -> str:
+    """The instance, ready or not."""
     found = agent.inspect().instance_id
     assert found is not None
     return found
@@ -70,7 +78,7 @@ def say(agent: TmuxAgent, prompt: str) -> str:
 def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(tmux: TmuxServer, agent: TmuxAgent) -> None:
     for prompt in HOSTILE:
         assert f"heard {len(prompt.encode())} bytes" in say(agent, prompt)
-    assert tmux.heard() == [prompt.encode() for prompt in HOSTILE]
+    assert tmux.typed() == delivered(*(prompt.encode() for prompt in HOSTILE))
     assert not list(tmux.folder.glob("**/pwned"))
     assert not list(tmux.folder.glob("holdfast-*"))
     assert tmux("list-buffers") == ""
@@ -80,7 +88,7 @@ def test_a_prompt_of_100_kB_arrives_byte_for_byte(tmux: TmuxServer, agent: TmuxA
     prompt = "".join(f"{number}: $(no) 'x' ä\n" for number in range(6000))[:100_000] + "end"
     assert len(prompt.encode()) >= 100_000
     say(agent, prompt)
-    assert tmux.heard() == [prompt.encode()]
+    assert tmux.typed() == delivered(prompt.encode())
 
 
 def test_the_answer_is_the_new_text_and_marked_as_the_screen(tmux: TmuxServer, agent: TmuxAgent) -> None:
@@ -154,7 +162,7 @@ def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmu
 
 def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(tmux: TmuxServer, agent: TmuxAgent) -> None:
     one = instance(agent)
-    tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", "x")
+    tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", f"x/{tmux.pane_pid('claude')}")
     assert agent.inspect().surface is Surface.NOT_READY
     with pytest.raises(Fenced):
         agent.deliver("hello", one)
@@ -163,33 +171,82 @@ def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(tmux: TmuxServer, ag
     assert tmux.heard() == [b"hello"]
 
 
-def test_a_tmux_that_cannot_promise_gets_its_enter_all_the_same(
+def test_a_prompt_is_one_paste_and_one_enter(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    say(agent, "prompt 1")
+    assert tmux.typed() == b"\x1b[200~prompt 1\x1b[201~\r"
+    say(agent, "prompt 2")
+    assert tmux.typed() == delivered(b"prompt 1", b"prompt 2")
+
+
+def test_without_bracketed_paste_too_there_is_one_enter() -> None:
+    with tmux_server() as tmux:
+        tmux.listen("claude", "plain")
+        say(make(tmux), "short")
+        assert tmux.typed() == b"short\r"
+
+
+def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neither(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [tmux_screen._since_3_2(word) for word in ("3.1c", "2.9a", "3.2", "3.3a", "10.0", "next-3.6", "openbsd-7.5")] == [
-        *(False, False, True, True, True, True, True)
-    ]
-    monkeypatch.setattr(tmux_screen, "_since_3_2", lambda version: False)
-    assert "heard 5 bytes" in say(agent, "hello")
-    assert tmux("show-options", "-p", "-t", "=claude:") == ""
-    assert tmux.heard() == [b"hello"]
+    wait = agent._await_enter
 
+    def replace_first(screen: Screen, name: str) -> None:
+        tmux("respawn-pane", "-k", "-t", screen.pane_id, sys.executable, str(LISTENER), str(tmux.folder / "next"))
+        wait(screen, name)
 
-def test_one_enter_is_sent_also_when_the_gateway_is_slower_than_its_promise(
-    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settle = agent._settle
-
-    def slow(before: Screen) -> None:
-        settle(before)
-        until(lambda: tmux.heard() == [b"hello"])
-
-    monkeypatch.setattr(agent, "_settle", slow)
-    assert "heard 5 bytes" in say(agent, "hello")
-    # What else was sent would have come before this.
+    monkeypatch.setattr(agent, "_await_enter", replace_first)
+    with pytest.raises(UpstreamUnavailable, match="replaced before Enter") as unknown:
+        agent.deliver("hello", instance(agent))
+    assert unknown.value.fields["outcome"] == "unknown"
+    assert tmux.typed() == b"\x1b[200~hello\x1b[201~"
+    assert (tmux.folder / "next.raw").read_bytes() == b""
     monkeypatch.undo()
-    say(agent, "more")
-    assert tmux.heard() == [b"hello", b"more"]
+    # The next process has nothing unsent in its box.
+    until(lambda: agent.inspect().surface is Surface.READY)
+
+
+def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tmux_delivery, "_enter_later", lambda *_: "wait-for -S lost")
+    with hurried(agent):
+        # The first try is that which waits for the timer.
+        agent.deliver("hello", instance(agent))
+    assert tmux.typed() == delivered(b"hello")
+
+
+def test_a_tmux_without_such_timers_is_named_and_gets_nothing(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = ("3.1c", "2.9a", "3.2", "3.3a", "10.0", "next-3.6", "openbsd-7.5")
+    assert [word for word in versions if tmux_delivery._too_old(word)] == ["3.1c", "2.9a"]
+    monkeypatch.setattr(tmux_delivery, "_too_old", lambda _: True)
+    seen = agent.inspect()
+    assert seen.instance_id is None
+    assert "use 3.2 or later" in seen.detail
+
+
+def test_without_a_pattern_nothing_tells_an_end_and_the_next_prompt_waits(tmux: TmuxServer) -> None:
+    agent = make(tmux, ready_regex=None, settle_s=0.5)
+    delivery = agent.deliver("work", instance(agent))
+    answer = agent.answer(delivery, threading.Event())
+    assert (answer.known, answer.code, answer.text) == (False, None, "")
+    # It works, and shows that it does.
+    until(lambda: "working" in tmux.screen("claude"))
+    with pytest.raises(Fenced, match="nothing was written for"):
+        agent.deliver("early", there(agent))
+    agent.interrupt(there(agent))
+    agent.deliver("later", instance(agent))
+    assert tmux.typed() == b"\x1b[200~work\x1b[201~\r\x03" + delivered(b"later")
+
+
+def test_nothing_is_typed_when_it_is_no_longer_ready(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
+    tmux("send-keys", "-t", "=claude:", "-l", "a draft")
+    until(lambda: "a draft" in tmux.screen("claude"))
+    with pytest.raises(Fenced, match="ready_regex"):
+        agent.deliver("glued", one)
+    assert tmux.typed() == b"a draft"
 
 
 def test_what_a_killed_gateway_left_in_tmux_is_cleared_away(tmux: TmuxServer, agent: TmuxAgent) -> None:
@@ -244,7 +301,7 @@ def test_an_interrupt_stops_a_busy_program_at_once(tmux: TmuxServer, agent: Tmux
     until(lambda: "working" in tmux("capture-pane", "-p", "-t", "=claude:"))
     assert agent.inspect().surface is Surface.NOT_READY
     before = time.monotonic()
-    assert agent.interrupt(instance(agent))
+    assert agent.interrupt(there(agent))
     until(lambda: b"!" in tmux.heard())
     assert time.monotonic() - before < 5
     assert "stopped" in agent.answer(delivery, threading.Event()).text
@@ -281,17 +338,15 @@ def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None
         TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_two_gateways_do_not_type_into_one_session(
-    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch, older: bool
-) -> None:
-    if older:
-        monkeypatch.setattr(tmux_screen, "_since_3_2", lambda _: False)
-    there = instance(agent)
+def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
     other = make(tmux, agent="builder")
+    # It has seen the screen for long enough to type, if it might.
+    other._note(agent._look())  # type: ignore[arg-type]
+    until(lambda: not other._why_not_ready(other._look(), other._agent(other._look())))  # type: ignore[arg-type]
     with pytest.raises(Held, match=r"the gateway of helper, pid .* types into tmux session claude already"):
         other.inspect()
-    for act in (lambda: other.deliver("mine", there), lambda: other.interrupt(there)):
+    for act in (lambda: other.deliver("mine", one), lambda: other.interrupt(one)):
         with pytest.raises(Fenced, match="another gateway has it"):
             act()
     say(agent, "first")
@@ -313,12 +368,12 @@ def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: 
 
 
 def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(tmux: TmuxServer, agent: TmuxAgent) -> None:
-    there = instance(agent)
+    one = instance(agent)
     after = make(tmux)
     after._mark = agent._mark._replace(pid=os.getppid(), start_ticks=Procfs().of(os.getppid()).start_ticks)
-    assert instance(after) == there
+    assert instance(after) == one
     with pytest.raises(Fenced, match="another gateway has it"):
-        agent.deliver("late", there)
+        agent.deliver("late", one)
     with pytest.raises(Held):
         agent.inspect()
     agent.close()

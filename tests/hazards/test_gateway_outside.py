@@ -16,13 +16,13 @@ import pytest
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.kernel.errors import Blocked, Collision, HoldfastError, StoreUnavailable, Unavailable
+from holdfast.kernel.errors import Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.disk import mounted
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
-from tests.tmux_server import TmuxServer
+from tests.tmux_server import TmuxServer, delivered
 
 pytestmark = pytest.mark.slow
 
@@ -174,18 +174,14 @@ def test_a_key_stands_for_its_request_across_restarts_and_epochs(tmux: TmuxServe
     attached.start()
     assert again() == first
     tmux.replace()
-    until(lambda: attached.client.status()["request_admission"] == "blocked_reconciliation")
-    with pytest.raises(Blocked):
-        attached.client.prompt("new")
-    assert again() == first
-    attached.client.reconcile("discard", epoch=2)
+    until(lambda: attached.client.status()["managed_agent_instance_epoch"] == 2)
     assert again() == first
     assert attached.stop() == 0
     attached.start()
     assert again() == first
     with pytest.raises(Collision):
         attached.client.prompt("other", idempotency_key="k")
-    assert tmux.heard() == [b"once"]
+    assert tmux.typed() == delivered(b"once")
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
@@ -215,7 +211,7 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
         attached.process.send_signal(signal.SIGCONT)
     done = client.request(old, wait_s=PATIENCE_S)
     assert (done["state"], done["error_code"]) == (("completed", None) if action == "replay" else ("failed", "discarded"))
-    assert tmux.heard() == ([b"old"] if action == "replay" else [])
+    assert tmux.typed() == delivered(*([b"old"] if action == "replay" else []))
     assert client.status()["request_admission"] == "open"
 
 
@@ -252,7 +248,7 @@ def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(tmux: 
         with pytest.raises(HoldfastError) as caught:
             client.prompt(control)
         assert caught.value.code == "invalid_value"
-    assert tmux.heard() == [hostile.encode(), large.encode()]
+    assert tmux.typed() == delivered(hostile.encode(), large.encode())
     assert len(client.requests()) == 2
     assert not list(tmux.folder.rglob("pwned"))
     assert not Path("pwned").exists()

@@ -23,7 +23,7 @@ from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, Upstream
 from holdfast.kernel.limits import TMUX_ANSWER_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
-from tests.tmux_server import TmuxServer
+from tests.tmux_server import TmuxServer, delivered
 
 pytestmark = pytest.mark.slow
 
@@ -254,7 +254,7 @@ def test_a_gateway_of_another_name_on_the_same_tmux_session_is_refused(
     assert f"the gateway of {AGENT}, pid {attached.process and attached.process.pid}, types into" in refused.stderr
     assert attached.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
     assert attached.stop() == 0
-    assert "holdfast" not in tmux("show-options", "-p", "-t", "=claude:")
+    assert "@holdfast_gateway" not in tmux("show-options", "-p", "-t", "=claude:")
 
 
 def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: str) -> None:
@@ -276,6 +276,9 @@ def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: TmuxServer, attach
     attached.start()
     client = attached.client
     assert "heard 5 bytes" in client.prompt("hello", wait_s=PATIENCE_S)["result"]["text"]
+    busy = client.prompt("work")["request_id"]
+    old = client.prompt("old")["request_id"]
+    until(lambda: tmux.heard() == [b"hello", b"work"])
     tmux.replace()
     until(lambda: client.status()["managed_agent_instance_epoch"] == 2)
     status = client.status()
@@ -285,9 +288,21 @@ def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: TmuxServer, attach
     )
     with pytest.raises(Blocked):
         client.prompt("lost")
-    client.reconcile(action, epoch=2)  # type: ignore[arg-type]
+    assert client.request(busy, wait_s=PATIENCE_S)["error_code"] == "upstream_unavailable"
+    assert client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
     assert client.prompt("again", wait_s=PATIENCE_S)["state"] == "completed"
-    assert tmux.heard() == [b"hello", b"again"]
+    replayed = [b"old"] if action == "replay" else []
+    assert tmux.typed() == delivered(b"hello", b"work", *replayed, b"again")
+
+
+def test_a_tmux_session_replaced_while_nothing_waits_is_served_at_once(tmux: TmuxServer, attached: GatewayProcess) -> None:
+    attached.start()
+    client = attached.client
+    client.prompt("hello", wait_s=PATIENCE_S)
+    tmux.replace()
+    until(lambda: client.status()["managed_agent_instance_epoch"] == 2)
+    assert client.prompt("again", wait_s=PATIENCE_S)["state"] == "completed"
+    assert tmux.typed() == delivered(b"hello", b"again")
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
@@ -307,7 +322,7 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, att
     done = attached.client.request(old, wait_s=PATIENCE_S)
     expected = ("completed", None) if action == "replay" else ("failed", "discarded")
     assert (done["state"], done["error_code"]) == expected
-    assert tmux.heard() == [b"work", *([b"old"] if action == "replay" else [])]
+    assert tmux.typed() == delivered(b"work", *([b"old"] if action == "replay" else []))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +339,7 @@ def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
     (first,) = attached.client.requests()
     assert first["error_code"] == "interrupted_by_restart"
     assert attached.client.prompt("second", wait_s=PATIENCE_S)["state"] == "completed"
-    assert tmux.heard() == [*([b"first"] if arrives else []), b"second"]
+    assert tmux.typed() == delivered(*([b"first"] if arrives else []), b"second")
     assert tmux("list-buffers") == ""
     assert list(attached.root.rglob("holdfast-*")) == []
 
@@ -335,8 +350,7 @@ def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: TmuxServer, attache
     assert attached.stop() == 0
     tmux.replace()
     attached.start()
-    assert attached.client.status()["managed_agent_recovery"] == "reconciliation_required"
-    attached.client.reconcile("discard", epoch=2)
+    assert attached.client.status()["managed_agent_instance_epoch"] == 2
     assert attached.stop() == 0
     attached.start()
     status = attached.client.status()
@@ -358,7 +372,6 @@ def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: TmuxServer, at
         client.prompt("lost")
     tmux.listen()
     until(lambda: client.status()["managed_agent_connectivity"] == "connected")
-    client.reconcile("discard", epoch=2)
     assert client.prompt("hello", wait_s=PATIENCE_S)["state"] == "completed"
 
 
@@ -395,4 +408,4 @@ def test_a_stopped_tmux_server_hangs_nothing_and_is_no_other_instance(tmux: Tmux
     assert attached.stop() == 0
     assert time.monotonic() - begun_s < 6 * TMUX_ANSWER_S
     tmux.go_on()
-    assert tmux.heard() == [b"first", b"second"]
+    assert tmux.typed() == delivered(b"first", b"second")

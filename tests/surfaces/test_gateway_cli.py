@@ -242,7 +242,7 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
     [
         ([], "--adapter"),
         (["--adapter", "tmux"], "--adapter tmux needs --session"),
-        (["--session", "a"], "or say which --adapter it is for"),
+        (["--session", "a"], "say how yours is reached with --adapter"),
         (["--adapter", "tmux", "--session", "a", "--", "ls"], "means nothing beside --adapter tmux"),
         (["--adapter", "command"], "needs a program behind --"),
         (["--adapter", "command", "--session", "x", "--", "ls"], "--session means nothing"),

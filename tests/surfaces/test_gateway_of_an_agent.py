@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,19 @@ from holdfast.announcing import Announcement
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.names import id_of
 from holdfast.domains.gateway.spec import CommandSpec
-from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
+from holdfast.kernel.errors import AgentGone, HoldfastError, LeaseLost, status_of
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
 from holdfast.reaching import Served
 from holdfast.surfaces.cli.gateway import process
 from tests.patience import PATIENCE_S, until
-from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
+from tests.surfaces.agent_bench import AgentBench, Process, agent_bench, ended
 from tests.surfaces.locking import line
 
 pytestmark = pytest.mark.slow
 
 SHELL = ("env", "PS1=> ", "bash", "--norc")
+AT_ITS_PROMPT = ("--ready-regex", "^> ?$", "--quiet-ms", "100")
 BEFORE_IT = ("--adapter", "command", "--", "cat")
 """How a gateway is begun before its agent is published, whose lease may be shorter than a busy machine takes to begin one."""
 
@@ -40,7 +42,7 @@ def bench(tmp_path: Path) -> Iterator[AgentBench]:
 def served(bench: AgentBench) -> Iterator[Process]:
     """A gateway before an agent in tmux, of which it is told nothing but the name."""
     bench.start_agent("gpu", command=SHELL)
-    begun = bench.start("gateway", "serve", "gpu")
+    begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT)
     assert line(begun).startswith("gateway of gpu at http://127.0.0.1:")
     yield begun
     begun.kill()
@@ -274,10 +276,92 @@ def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(bench: A
         assert gateway.wait(PATIENCE_S) == 4
         assert "in tmux session second by now" in gateway.communicate()[1]
         assert bench("gateway", "prompt", "gpu", "astray").status == 6
-        assert bench.tmux.heard() == []
+        assert bench.tmux.typed() == b""
     finally:
         gateway.kill()
         gateway.communicate()
+
+
+@pytest.mark.parametrize("serving_then", [True, False], ids=["while it serves", "while it does not"])
+def test_a_stranger_in_a_session_of_the_same_name_gets_no_prompt(bench: AgentBench, serving_then: bool) -> None:
+    """The prompt ran in the stranger's shell: the tmux session had the right name, and that was all that was compared."""
+    agent = bench.start_agent("gpu", command=SHELL)
+    ran = bench.folder / "ran"
+    with ExitStack() as begun:
+        if serving_then:
+            begun.enter_context(serving(bench, "gpu", *AT_ITS_PROMPT))
+        # The pane's own process: nobody is left to remove the record.
+        bench.tmux("new-session", "-d", "-s", "keeps-the-server")
+        os.kill(bench.tmux.pane_pid("HOLDFAST-gpu"), signal.SIGKILL)
+        assert agent.holder is not None
+        ended(agent.holder.pid)
+        until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())
+        bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", *SHELL)
+        if serving_then:
+            client = bench.hf.gateway("gpu")
+            until(lambda: client.status()["request_admission"] == "blocked_unavailable")
+            with pytest.raises(AgentGone) as refused:
+                client.prompt(f"touch {ran}")
+            assert refused.value.fields["reason"] == "process_dead"
+        else:
+            served = bench("gateway", "serve", "gpu", *AT_ITS_PROMPT)
+            assert (served.status, served.out) == (6, ""), served
+            assert "has ended" in served.err
+        assert bench.tmux.screen("HOLDFAST-gpu").strip() == ">"
+        assert not ran.exists()
+        # The agent that is started in its place is served, where nothing waited for the other.
+        bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
+        bench.start_agent("gpu", "--take-over", command=SHELL)
+        if not serving_then:
+            begun.enter_context(serving(bench, "gpu", *AT_ITS_PROMPT))
+        client = bench.hf.gateway("gpu")
+        until(lambda: client.status()["request_admission"] == "open")
+        assert "sum-42" in client.prompt("echo sum-$((40+2))", wait_s=PATIENCE_S)["result"]["text"]
+
+
+def test_without_a_pattern_a_prompt_is_delivered_and_its_end_unknown(bench: AgentBench) -> None:
+    bench.start_agent("gpu", command=SHELL)
+    begun = bench.start("gateway", "serve", "gpu", "--settle", "0.5")
+    try:
+        assert line(begun).startswith("gateway of gpu at ")
+        done = bench("gateway", "prompt", "gpu", "sleep 600", "--wait", "--json", "--timeout", str(PATIENCE_S))
+        assert done.status == 0, done.err
+        request = json.loads(done.out)
+        assert (request["state"], request["result"]) == ("completed", {"receipt": "delivered", "end_unknown": True})
+        waiting = bench.hf.gateway("gpu").prompt("echo next")["request_id"]
+        until(lambda: "sleep is" in bench.hf.gateway("gpu").status()["detail"])
+        assert bench.hf.gateway("gpu").request(waiting)["state"] == "accepted"
+        assert bench("gateway", "detach", "gpu").status == 0
+        said = begun.communicate(timeout=PATIENCE_S)[1]
+    finally:
+        begun.kill()
+        begun.communicate()
+    assert said.count("no --ready-regex is set") == 1
+    assert "echo next" not in bench.tmux.screen("HOLDFAST-gpu")
+
+
+def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu", command=SHELL)
+    begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT, "--interrupt-key", "Escape")
+    try:
+        assert line(begun).startswith("gateway of gpu at ")
+        bench.told("agent.gateway_changed", agent.agent_id)
+        assert bench("gateway", "detach", "gpu").status == 0
+        said = begun.communicate(timeout=PATIENCE_S)[1]
+    finally:
+        begun.kill()
+        begun.communicate()
+    assert "the manifest of gpu is overridden by --ready-regex, --quiet-ms, --interrupt-key" in said
+    assert "no --ready-regex" not in said
+    for wrong, says in (
+        (("--prompt-as", "stdin"), "--prompt-as means nothing beside a manifest whose adapter is tmux"),
+        (("--ready-regex", "("), "no regular expression"),
+        (("--interrupt-key", "C-z"), "interrupt_key"),
+        (("--session", "other"), "its manifest says other"),
+    ):
+        ran = bench("gateway", "serve", "gpu", *wrong)
+        assert ran.status in (2, 4), ran
+        assert says in ran.err
 
 
 _PUBLISHER = """
@@ -302,15 +386,15 @@ def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record
 
 def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(bench: AgentBench) -> None:
     first = bench.start_agent("gpu", "--lease", "5", command=SHELL)
-    with serving(bench, "gpu"):
+    with serving(bench, "gpu", *AT_ITS_PROMPT):
         bench.tmux("kill-server")
         until(lambda: bench.hf.agents.resolve("gpu").record is None)
         second = bench.start_agent("gpu", "--lease", "60", command=SHELL)
         assert second.generation_id != first.generation_id
         until(lambda: bench.hf.agents.get(second.agent_id).gateway is not None)
         gateway = bench.hf.gateway("gpu")
-        until(lambda: gateway.status()["request_admission"] == "blocked_reconciliation")
-        gateway.reconcile("discard", epoch=2)
+        until(lambda: gateway.status()["request_admission"] == "open")
+        assert gateway.status()["managed_agent_instance_epoch"] == 2
         assert "sum-42" in gateway.prompt("echo sum-$((40+2))", wait_s=PATIENCE_S)["result"]["text"]
 
 
@@ -373,7 +457,9 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     monkeypatch.setattr(process, "announced", lost_at_once)
     monkeypatch.setattr(process, "serve", lambda *given: began.append(given))
     settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
-    served, spec = Served("gpu", None, None), CommandSpec(argv=("cat",))
+    served, spec = Served("gpu"), CommandSpec(argv=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):
-        process.run("gpu", served, spec, settings, host="127.0.0.1", port=0, more_hosts=(), depth_max=10)
+        process.run(
+            "gpu", served, spec, settings, adapt=lambda spec: spec, host="127.0.0.1", port=0, more_hosts=(), depth_max=10
+        )
     assert began == []

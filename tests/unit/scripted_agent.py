@@ -14,6 +14,8 @@ class ScriptedAgent:
     def __init__(self, instance_id: str | None = "one", *, instant: bool = True) -> None:
         self.instance_id = instance_id
         self.surface = Surface.READY
+        self.reason = ""
+        self.end_unknown = False
         self.received: list[tuple[str, str]] = []
         self.interrupts: list[str] = []
         self.broken: dict[str, Exception] = {}
@@ -26,7 +28,7 @@ class ScriptedAgent:
 
     def inspect(self) -> Sighting:
         self._break("inspect")
-        return Sighting(self.instance_id, self.surface, "" if self.instance_id else "gone")
+        return Sighting(self.instance_id, self.surface, "" if self.instance_id else "gone", self.reason)
 
     def check(self, prompt: str) -> None:
         if prompt == "unfit":
@@ -44,6 +46,8 @@ class ScriptedAgent:
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
         self._break("answer")
+        if self.end_unknown:
+            return Answer(known=False)
         while not self.answers.wait(0.01):
             if stop.is_set():
                 return Answer(code="stopped", detail="stopped", known=False)

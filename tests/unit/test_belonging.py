@@ -87,7 +87,7 @@ def test_whoever_is_served_first_has_the_word(world: World) -> None:
 
 def test_a_queue_that_does_not_say_whose_it_is_goes_on_being_found(world: World) -> None:
     """As older programs left it, and as one is that was begun before its agent was known."""
-    world.open(Served("gpu", None, None)).close()
+    world.open(Served("gpu")).close()
     assert (world.called("worker"), world.called(NAMED)) == ("gpu", "gpu")
     assert world.serve("worker") == "gpu"
     assert world.called(NAMED).startswith("gpu-")

@@ -17,6 +17,7 @@ from holdfast.domains.gateway.spec import CommandSpec, ManagedSpec, RestSpec, Tm
 from holdfast.domains.gateway.status import left_by
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
+    AgentGone,
     Blocked,
     Fenced,
     Full,
@@ -227,6 +228,7 @@ def test_a_decision_about_another_epoch_or_about_nothing_is_refused(desk: Desk) 
     gateway = desk.gateway(agent)
     with pytest.raises(Refused, match="nothing to reconcile"):
         gateway.reconcile("replay", epoch=1)
+    ask(gateway, "old")
     agent.instance_id = "two"
     gateway.look()
     with pytest.raises(Refused, match="epoch 1 and it is 2"):
@@ -286,7 +288,64 @@ def test_a_swap_between_claim_and_delivery_is_caught(desk: Desk, where: str) -> 
     assert agent.received == []
 
 
-def test_what_was_claimed_while_an_operator_decided_waits_for_a_decision_too(desk: Desk) -> None:
+def test_an_agent_replaced_while_nothing_waits_needs_no_decision(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    agent.instance_id = "two"
+    gateway.look()
+    status = gateway.status()
+    assert (status.managed_agent_instance_epoch, status.managed_agent_recovery, status.request_admission) == (2, "idle", "open")
+    new = ask(gateway, "new")
+    with working(gateway):
+        assert ended(gateway, new).state is RequestState.COMPLETED
+    assert agent.received == [("two", "new")]
+
+
+def test_an_agent_replaced_while_the_gateway_is_down_and_nothing_waits_needs_no_decision(desk: Desk) -> None:
+    desk.gateway(ScriptedAgent("one")).detach()
+    status = desk.gateway(ScriptedAgent("two")).status()
+    assert (status.managed_agent_instance_epoch, status.request_admission) == (2, "open")
+
+
+def test_when_all_that_waited_for_a_decision_was_cancelled_admission_opens(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    old = [ask(gateway, word) for word in ("one", "two")]
+    agent.instance_id = "two"
+    gateway.look()
+    gateway.cancel(old[0].request_id)
+    assert gateway.status().request_admission == "blocked_reconciliation"
+    gateway.cancel(old[1].request_id)
+    assert gateway.status().request_admission == "open"
+    ask(gateway, "new")
+
+
+def test_an_agent_whose_own_process_is_gone_is_refused_with_a_code_of_its_own(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    agent.instance_id, agent.reason = None, "process_dead"
+    gateway.look()
+    with pytest.raises(AgentGone) as refused:
+        ask(gateway, "lost")
+    assert (refused.value.code, refused.value.fields["reason"]) == ("agent_gone", "process_dead")
+    assert refused.value.fields["request_admission"] == "blocked_unavailable"
+
+
+def test_what_was_delivered_without_a_known_end_says_so(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    agent.end_unknown = True
+    gateway = desk.gateway(agent)
+    one = ask(gateway, "one")
+    with working(gateway):
+        done = ended(gateway, one)
+    assert (done.state, done.receipt, done.result) == (
+        RequestState.COMPLETED,
+        Receipt.DELIVERED,
+        {"receipt": "delivered", "end_unknown": True},
+    )
+
+
+def test_what_was_claimed_before_a_replacement_waits_for_a_decision(desk: Desk) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     old = ask(gateway, "old")
@@ -294,7 +353,6 @@ def test_what_was_claimed_while_an_operator_decided_waits_for_a_decision_too(des
     assert claimed is not None
     agent.instance_id = "two"
     gateway.look()
-    assert gateway.reconcile("discard", epoch=2).requests == []
     gateway.put_back(claimed)
     assert gateway.status().request_admission == "blocked_reconciliation"
     assert gateway.reconcile("replay", epoch=2).requests == [old.request_id]

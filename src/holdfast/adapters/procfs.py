@@ -6,6 +6,7 @@ put spaces and brackets into its own name.
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Place, Sighting
@@ -16,6 +17,22 @@ _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
 _PID_MAX = (1 << 31) - 1
 """A record may say more, or less than 1, which the kernel takes for a group of processes or for all."""
+
+
+class TerminalUse(NamedTuple):
+    """How a process is tied to a terminal: its start, its parent, its process group, the number of its controlling terminal (0
+    when it has none), and the group that has that terminal's foreground."""
+
+    start_ticks: int
+    parent: int
+    group: int
+    terminal: int
+    foreground: int
+
+    @property
+    def in_foreground(self) -> bool:
+        """Does it get what is typed?"""
+        return self.terminal != 0 and self.group == self.foreground
 
 
 class Procfs:
@@ -44,20 +61,27 @@ class Procfs:
         if not 0 < pid <= _PID_MAX:
             return None
         try:
-            # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each one ahead of it.
-            fd = os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                stat = os.read(fd, _STAT_BYTES_MAX)
-            finally:
-                os.close(fd)
+            fields = self._stat(pid)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # A /proc mounted with hidepid shows nothing of others' processes.
             return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
-        fields = stat.rpartition(b")")[2].split()
         # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
         # files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
         return Sighting(start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES)
+
+    def terminal_use(self, pid: int) -> TerminalUse | None:
+        """How a live process is tied to a terminal; None when there is no such process, or it is hidden from us."""
+        if not 0 < pid <= _PID_MAX:
+            return None
+        try:
+            fields = self._stat(pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return None
+        if fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1:
+            return None
+        parent, group, terminal, foreground = int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5])
+        return TerminalUse(int(fields[19]), parent, group, terminal, foreground)
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)
@@ -83,10 +107,9 @@ class Procfs:
         while pid > 0 and len(found) < _ANCESTORS_MAX:
             try:
                 found.append(self.of(pid))
-                stat = Path(self._root, str(pid), "stat").read_bytes()
+                pid = int(self._stat(pid)[1])
             except (NotFound, OSError):
                 break
-            pid = int(stat.rpartition(b")")[2].split()[1])
         return found
 
     def catches(self, pid: int, signal_number: int) -> bool:
@@ -115,6 +138,15 @@ class Procfs:
             os.close(pidfd)
             return None
         return pidfd
+
+    def _stat(self, pid: int) -> list[bytes]:
+        """The fields of /proc/PID/stat behind the program's name: the third of the kernel's count is the first here."""
+        # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each one ahead of it.
+        fd = os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _STAT_BYTES_MAX).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)
 
     def _look_around(self) -> Place:
         host_id = self._host_id or self._machine_id()

@@ -3,7 +3,10 @@
 The pane is the session's first one, and everything is sent to it under a condition that the tmux server checks in the same
 step: that it is still the process that was looked at, and that no other gateway has it. So a session of the same name that
 came in its place gets nothing, nor does one from a gateway in whose place another came.
-Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command; Enter follows apart.
+
+Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command. The command that pastes
+also starts a timer in the tmux server, which sends the one Enter behind it. So a gateway that is killed in between leaves no
+paste that would be sent together with the next prompt.
 
 A tmux server that does not answer in time is not one without the session. What comes before the paste has then done nothing,
 and the prompt waits; of the paste itself nobody knows, and it is not done again. The server itself is told until when it may
@@ -16,26 +19,31 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.adapters.pane_agent import PaneAgent, foreground_agent, note_of, recorded_agent
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_mark import MARK, mark_in, own_mark, served
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
-from holdfast.adapters.tmux_screen import UNSENT, Screen, TmuxServer, silent
+from holdfast.adapters.tmux_screen import AGENT, UNSENT, Screen, TmuxServer, silent
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 
 _NAME = "holdfast-"
-_PROMISED_S = 1
-"""When tmux sends that Enter by itself, well after the gateway would."""
+_ENTER_AFTER_S = 0.3
+"""How long after a paste tmux sends its Enter: some programs take one that comes at once for a part of the paste."""
+_TMUX_SINCE = (3, 2)
+"""The first tmux that has timers which are not tied to a client."""
+_STAY_S = 5.0
 _SAMPLE_S = 0.1
-_GLANCE_S = 0.02
-_ECHO_S = 0.3
+_NOT_FOREGROUND = "the agent's process is not in the foreground of pane {0.pane_id}: {0.program} is"
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 _UNBRACKETED_BYTES_MAX = 4000
 """What a terminal in line mode takes as one line; it drops what is beyond."""
 
@@ -49,11 +57,20 @@ class _Pasted(NamedTuple):
 
 class TmuxAgent:
     """A tmux session as an agent, for the gateway of that name. `folder` is where a prompt lies for the moment in which tmux
-    reads it."""
+    reads it. `process` tells which one is on the agent's record, if any: nothing is typed to another."""
 
     backend = "tmux"
 
-    def __init__(self, spec: TmuxSpec, *, agent: str, folder: Path, processes: Procfs, limit_s: float = TMUX_ANSWER_S) -> None:
+    def __init__(
+        self,
+        spec: TmuxSpec,
+        *,
+        agent: str,
+        folder: Path,
+        processes: Procfs,
+        process: Callable[[], Holder | None] = lambda: None,
+        limit_s: float = TMUX_ANSWER_S,
+    ) -> None:
         # With one of the last three first, tmux would take it for an id.
         if not spec.session or set(spec.session) & set(":.\n") or spec.session[0] in "$@%":
             raise InvalidValue(
@@ -65,6 +82,7 @@ class TmuxAgent:
         except re.error as error:
             raise InvalidValue(f"ready_regex is no regular expression: {error}", field="ready_regex") from None
         self._spec = spec
+        self._recorded = process
         self._folder = folder
         self._processes = processes
         self._server = TmuxServer(spec.socket_name, spec.socket_path, limit_s=limit_s)
@@ -74,6 +92,8 @@ class TmuxAgent:
         self._begun = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
+        self._launched: str | None = None
+        self._launched_s = 0.0
 
     def inspect(self) -> Sighting:
         if not self._begun:
@@ -84,18 +104,27 @@ class TmuxAgent:
         screen = self._look()
         if screen is None:
             return Sighting(None, detail=f"there is no tmux session {self._spec.session} with a live pane")
+        if _too_old(screen.version):
+            needed = ".".join(map(str, _TMUX_SINCE))
+            return Sighting(None, detail=f"tmux {screen.version} is too old to deliver a prompt safely: use {needed} or later")
+        agent = self._agent(screen)
+        if agent.process is None:
+            return Sighting(None, detail=agent.detail, reason=agent.reason)
         self._claim(screen)
         self._note(screen)
-        ready = self._at_rest(screen) and not screen.unsent
-        return Sighting(self._instance(screen), Surface.READY if ready else Surface.NOT_READY)
+        why_not = self._why_not_ready(screen, agent)
+        if not why_not or self._has_stayed(agent):
+            self._remember(screen, agent)
+        return Sighting(self._instance(screen, agent), Surface.NOT_READY if why_not else Surface.READY, why_not)
 
     def check(self, prompt: str) -> None:
         """What a terminal would obey is refused for every adapter; whether the pane takes pastes is only known at delivery."""
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
-        screen = self._same(instance_id)
-        if screen.unsent:
-            raise Fenced("what an earlier gateway pasted is not sent yet: nothing was delivered", outcome="none")
+        screen, agent = self._same(instance_id)
+        self._note(screen)
+        if why_not := self._why_not_ready(screen, agent):
+            raise Fenced(f"nothing was delivered: {why_not}", outcome="none")
         plain = "\n" not in prompt and len(prompt.encode()) <= _UNBRACKETED_BYTES_MAX
         if not plain and not pastes_bracketed(self._server, self._spec.session, screen):
             raise InvalidValue(
@@ -104,21 +133,25 @@ class TmuxAgent:
                 outcome="none",
             )
         name = self._paste(prompt, screen)
-        self._settle(screen)
-        self._enter(screen, name)
+        self._await_enter(screen, name)
+        self._calm_since_s = time.monotonic()
         return Delivery(_Pasted(screen, instance_id))
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
+        if self._ready is None:
+            # That nothing is written is no sign of an end: agents think, and wait for tools and for people.
+            return Answer(known=False)
         pasted: _Pasted = delivery.handle
         begun_s = time.monotonic()
         while not stop.wait(_SAMPLE_S):
             # One that does not answer now may do so later, and the session be there still.
             with contextlib.suppress(UpstreamUnavailable):
                 screen = self._look()
-                if screen is None or self._instance(screen) != pasted.instance_id:
-                    return Answer(code="upstream_unavailable", detail="it was delivered, and then the tmux session went away")
+                agent = None if screen is None else self._agent(screen)
+                if screen is None or agent is None or self._instance(screen, agent) != pasted.instance_id:
+                    return Answer(code="upstream_unavailable", detail="it was delivered, and then the agent went away")
                 self._note(screen)
-                if screen.content != pasted.before.content and self._at_rest(screen):
+                if screen.content != pasted.before.content and not self._why_not_ready(screen, agent):
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
             if time.monotonic() - begun_s > self._spec.answer_timeout_s:
                 why = f"it was delivered, and the agent did not come to rest within {self._spec.answer_timeout_s:g} s"
@@ -126,7 +159,9 @@ class TmuxAgent:
         return Answer(known=False, code="stopped", detail="the gateway was stopped")
 
     def interrupt(self, instance_id: str) -> bool:
-        screen = self._same(instance_id)
+        screen, agent = self._same(instance_id)
+        if not agent.ready and not agent.busy:
+            raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
         self._under_condition(screen, f"send-keys -t {screen.pane_id} {self._spec.interrupt_key}")
         return True
 
@@ -134,7 +169,7 @@ class TmuxAgent:
         """Leave the pane to the next gateway. The session is its owner's."""
         if self._marked is not None:
             with contextlib.suppress(UpstreamUnavailable):
-                self._run_if(_marked(str(self._mark)), self._marked, f"set-option -u {_options(self._marked)} {MARK}")
+                self._run_if(_marked(str(self._mark)), self._marked, f"set-option -pu -t {self._marked.pane_id} {MARK}")
 
     def _claim(self, screen: Screen) -> None:
         """Become the gateway that types into a pane. Raises Held while another lives.
@@ -149,14 +184,32 @@ class TmuxAgent:
             if liveness is not Liveness.DEAD:
                 raise served(self._spec.session, found, liveness, screen.pane_id)
         unchanged = _marked(screen.mark) if found is not None or not screen.mark else "1"
-        if not self._run_if(unchanged, screen, f"set-option {_options(screen)} {MARK} {self._mark}"):
+        if not self._run_if(unchanged, screen, f"set-option -p -t {screen.pane_id} {MARK} {self._mark}"):
             raise UpstreamUnavailable("another gateway is just taking the tmux session: look again", outcome="none")
         self._marked = screen
 
     def _look(self) -> Screen | None:
         return self._server.screen(self._spec.session)
 
-    def _same(self, instance_id: str) -> Screen:
+    def _agent(self, screen: Screen) -> PaneAgent:
+        recorded = self._recorded()
+        if recorded is not None:
+            return recorded_agent(recorded, screen, self._processes)
+        return foreground_agent(screen, self._processes)
+
+    def _has_stayed(self, agent: PaneAgent) -> bool:
+        """Has a program that a shell started been in the foreground for longer than what shells run for a moment, as for their
+        prompt?"""
+        if agent.process != self._launched:
+            self._launched, self._launched_s = agent.process, time.monotonic()
+        return agent.launched and time.monotonic() - self._launched_s >= _STAY_S
+
+    def _remember(self, screen: Screen, agent: PaneAgent) -> None:
+        """Note in tmux which process is the agent, for this gateway and the next."""
+        if screen.agent != (note := note_of(agent, screen, self._processes)):
+            self._run_if(_marked(str(self._mark)), screen, f"set-option -p -t {screen.pane_id} {AGENT} {note}")
+
+    def _same(self, instance_id: str) -> tuple[Screen, PaneAgent]:
         """The pane, if it is that instance's. Raises Fenced when it is not, or when tmux does not say."""
         try:
             screen = self._look()
@@ -164,29 +217,43 @@ class TmuxAgent:
             raise Fenced(
                 f"it is not known whether the agent is there: nothing was sent ({error.message})", outcome="none"
             ) from None
-        if screen is None or self._instance(screen) != instance_id:
+        agent = None if screen is None else self._agent(screen)
+        if screen is None or agent is None or self._instance(screen, agent) != instance_id:
             raise Fenced(f"tmux session {self._spec.session} is another one than before: nothing was sent", outcome="none")
-        return screen
+        return screen, agent
 
-    def _instance(self, screen: Screen) -> str:
+    def _instance(self, screen: Screen, agent: PaneAgent) -> str:
         server, pane = self._processes.sight(screen.server_pid), self._processes.sight(screen.pane_pid)
         ticks = [None if seen is None else seen.start_ticks for seen in (server, pane)]
         return (
             f"tmux:{screen.server_pid}.{ticks[0]}:{screen.session_id}.{screen.session_created}:"
-            f"{screen.pane_id}.{screen.pane_pid}.{ticks[1]}"
+            f"{screen.pane_id}.{screen.pane_pid}.{ticks[1]}:{agent.process}"
         )
 
     def _note(self, screen: Screen) -> None:
         if self._last is None or self._last.content != screen.content:
             self._last, self._calm_since_s = screen, time.monotonic()
 
-    def _at_rest(self, screen: Screen) -> bool:
-        if (time.monotonic() - self._calm_since_s) * 1000 < self._spec.quiet_ms:
-            return False
-        return self._ready is None or self._ready.search(screen.last_line) is not None
+    def _why_not_ready(self, screen: Screen, agent: PaneAgent) -> str:
+        """What a prompt has to wait for; empty when it need not."""
+        if screen.unsent:
+            return (
+                f"a prompt lies in pane {screen.pane_id} that was pasted and not sent: send it or clear it there, then "
+                f"`tmux set-option -pu -t {screen.pane_id} {UNSENT}`"
+            )
+        if not agent.ready:
+            forget = "" if self._recorded() else f"; if that is the agent, `tmux set-option -pu -t {screen.pane_id} {AGENT}`"
+            return f"{_NOT_FOREGROUND.format(screen)}{forget}"
+        calm_s = time.monotonic() - self._calm_since_s
+        if self._ready is None:
+            settled = calm_s >= self._spec.settle_s
+            return "" if settled else f"without ready_regex, it waits until nothing was written for {self._spec.settle_s:g} s"
+        if self._ready.search(screen.last_line) is None:
+            return "the last line of its screen does not match ready_regex"
+        return "" if calm_s * 1000 >= self._spec.quiet_ms else f"something was written within the last {self._spec.quiet_ms} ms"
 
     def _paste(self, prompt: str, screen: Screen) -> str:
-        """Paste it, and return by what its Enter is known."""
+        """Paste it, and have tmux send the Enter behind it. Returns the name by which that is known."""
         self._clear_away()
         name = f"{_NAME}{secrets.token_hex(8)}"
         self._stray.append(name)
@@ -195,7 +262,9 @@ class TmuxAgent:
         leave_mode = f"copy-mode -q -t {screen.pane_id} ; " if screen.in_mode else ""
         paste = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
         try:
-            self._under_condition(screen, f"{leave_mode}{paste}{_promised_enter(screen, name)}")
+            self._under_condition(
+                screen, f"{leave_mode}{_unsent(screen, name)} ; {paste} ; {_enter_later(screen, name)}", same_program=True
+            )
         except Fenced:
             self._clear_away()
             raise
@@ -236,26 +305,14 @@ class TmuxAgent:
                     return
             (self._folder / self._stray.pop()).unlink(missing_ok=True)
 
-    def _settle(self, before: Screen) -> None:
-        """Until the program has shown something of what was pasted, within bounds: some take an Enter that comes at once for a
-        part of the paste."""
-        end_s = time.monotonic() + _ECHO_S
-        while time.monotonic() < end_s:
-            try:
-                screen = self._look()
-            except UpstreamUnavailable:
-                return
-            if screen is None or screen.content != before.content:
-                return
-            # tmux tells nobody but an attached client when a pane changes.
-            time.sleep(_GLANCE_S)
-
-    def _under_condition(self, screen: Screen, command: str) -> None:
-        """Run a tmux command if the pane is still the one that was looked at, and this gateway's, and it is not too late, which
-        the tmux server decides itself. Raises Fenced when it did not, and UpstreamUnavailable when nobody knows."""
+    def _under_condition(self, screen: Screen, command: str, *, same_program: bool = False) -> None:
+        """Run a tmux command, which the tmux server does only if the pane is still the one that was looked at, this gateway's,
+        and it is not too late; `same_program`, only if the foreground has a program of the same name. Raises Fenced when it did
+        not, and UpstreamUnavailable when nobody knows."""
         soon = f"#{{<=:#{{T:#{{l:%s}}}},{int(time.time()) + TMUX_PASTE_S}}}"
         try:
-            said = self._run_if(f"#{{&&:{soon},#{{&&:{_marked(str(self._mark))},{_is(screen)}}}}}", screen, command)
+            pane = _runs(screen) if same_program else _is(screen)
+            said = self._run_if(f"#{{&&:{soon},#{{&&:{_marked(str(self._mark))},{pane}}}}}", screen, command)
         except UpstreamUnavailable as error:
             if silent(error):
                 raise UpstreamUnavailable(
@@ -268,14 +325,16 @@ class TmuxAgent:
                 outcome="none",
             )
 
-    def _enter(self, screen: Screen, name: str) -> None:
-        """Enter behind a paste, unless tmux has sent it already. It is never too late for that: what lies there unsent would be
-        sent with the next prompt."""
+    def _await_enter(self, screen: Screen, name: str) -> None:
+        """Wait until tmux has sent the Enter behind a paste. If its timer was lost, with the client that it was tied to, the
+        Enter is sent now: the pane's option says that none was."""
+        with contextlib.suppress(UpstreamUnavailable):
+            self._server.run("wait-for", name)
         try:
-            sent = self._run_if(_is(screen), screen, _enter_once(screen, name))
+            same = self._run_if(_is(screen), screen, _enter_once(screen, name))
         except UpstreamUnavailable as error:
-            raise UpstreamUnavailable(f"pasted, but Enter could not be sent: {error.message}", outcome="unknown") from None
-        if not sent:
+            raise UpstreamUnavailable(f"pasted, and perhaps not sent: {error.message}", outcome="unknown") from None
+        if not same:
             raise UpstreamUnavailable("pasted, but the pane was replaced before Enter", outcome="unknown")
 
     def _run_if(self, condition: str, screen: Screen, command: str) -> bool:
@@ -294,30 +353,39 @@ def _marked(mark: str) -> str:
     return f"#{{==:#{{{MARK}}},{mark}}}"
 
 
-def _options(screen: Screen) -> str:
-    """Where the mark is: with the pane, which several sessions may show; of an older tmux, which has no such options, with its
-    session."""
-    return f"{'-p ' if screen.promises else ''}-t {screen.pane_id}"
+def _runs(screen: Screen) -> str:
+    """The condition that a pane is the one on that screen, with a program of the same name in the foreground."""
+    if not _PLAIN.fullmatch(screen.program):
+        # It would be a part of the condition's own syntax. The process was looked at a moment ago.
+        return _is(screen)
+    return f"#{{&&:{_is(screen)},#{{==:#{{pane_current_command}},{screen.program}}}}}"
 
 
-def _promised_enter(screen: Screen, name: str) -> str:
-    """What has tmux send Enter by itself, some time after a paste, unless that was done: a gateway that is killed in between
-    would leave the paste lying there, and it would be sent with the next prompt. An older tmux cannot promise that."""
-    if not screen.promises:
-        return ""
-    pane = f"-t {screen.pane_id}"
-    later = f"if-shell -F {pane} '{_is(screen)}' '{_enter_once(screen, name)}' 'set-option -p -u {pane} {UNSENT}'"
-    return f" ; set-option -p {pane} {UNSENT} {name} ; run-shell -b -d {_PROMISED_S} -C {_quoted(later)}"
+def _unsent(screen: Screen, name: str) -> str:
+    """The tmux command that notes a paste as not sent."""
+    return f"set-option -p -t {screen.pane_id} {UNSENT} {name}/{screen.pane_pid}"
+
+
+def _enter_later(screen: Screen, name: str) -> str:
+    """The tmux command that starts the timer for the Enter behind a paste, and says when that was sent."""
+    # run-shell expands formats when it starts the timer. What is to be expanded when the timer fires is doubled here.
+    later = f"{_enter_once(screen, name)} ; wait-for -S {name}".replace("#", "##")
+    return f"run-shell -b -d {_ENTER_AFTER_S} -C {_quoted(later)}"
 
 
 def _enter_once(screen: Screen, name: str) -> str:
-    """The tmux command that sends Enter for a paste, the first time that it is run."""
+    """The tmux command that sends Enter for a paste: once, and only to the process that got the paste."""
     pane = f"-t {screen.pane_id}"
-    if not screen.promises:
-        return f"send-keys {pane} Enter"
-    return f'if-shell -F {pane} "#{{==:#{{{UNSENT}}},{name}}}" "set-option -p -u {pane} {UNSENT} ; send-keys {pane} Enter"'
+    unsent = f"#{{&&:{_is(screen)},#{{==:#{{{UNSENT}}},{name}/{screen.pane_pid}}}}}"
+    return f"if-shell -F {pane} '{unsent}' 'set-option -pu {pane} {UNSENT} ; send-keys {pane} Enter'"
 
 
 def _quoted(command: str) -> str:
     """A tmux command as one word of another."""
     return '"' + command.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'
+
+
+def _too_old(version: str) -> bool:
+    """Is it a tmux before 3.2? Those between versions, such as next-3.6, are later."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) < _TMUX_SINCE

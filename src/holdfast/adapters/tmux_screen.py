@@ -1,6 +1,5 @@
 """A tmux server and what its panes show."""
 
-import re
 from typing import NamedTuple
 
 from holdfast.adapters.tmux_mark import MARK
@@ -9,12 +8,15 @@ from holdfast.kernel.errors import Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
 
 UNSENT = "@holdfast_unsent"
-"""The option of a pane that names the paste behind which no Enter was sent yet."""
+"""The option of a pane that names the paste behind which no Enter was sent yet, with the pane's process."""
+AGENT = "@holdfast_agent"
+"""The option of a pane that names the process which is the agent."""
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
     *("pane_in_mode", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
-    *("version", UNSENT, MARK),
+    # Last, since a program's name may have any character.
+    *("version", UNSENT, MARK, AGENT, "pane_current_command"),
 )
 _FORMAT = "|".join(f"#{{{name}}}" for name in _FIELDS)
 
@@ -34,10 +36,13 @@ class Screen(NamedTuple):
     history_limit: int
     cursor_y: int
     alternate: bool
+    program: str
+    """The name of the program in the foreground."""
     unsent: bool
+    """Was a prompt pasted to this process, and no Enter sent behind it?"""
     mark: str
-    promises: bool
-    """Can its tmux be told to do something later by itself?"""
+    agent: str
+    version: str
     content: tuple[str, ...]
     """Its lines, with where the cursor is and how much has scrolled away: if this stays the same, nothing was written."""
 
@@ -73,7 +78,8 @@ class TmuxServer:
         """The first pane of the session of exactly that name, if it lives. Raises UpstreamUnavailable when tmux does not answer
         in time: then it may or may not be there."""
         try:
-            panes = [line.split("|") for line in self.run("list-panes", "-s", "-t", f"={session}:", "-F", _FORMAT)]
+            lines = self.run("list-panes", "-s", "-t", f"={session}:", "-F", _FORMAT)
+            panes = [line.split("|", len(_FIELDS) - 1) for line in lines]
             fields = [dict(zip(_FIELDS, pane, strict=True)) for pane in panes if len(pane) == len(_FIELDS)]
             if not fields:
                 return None
@@ -120,14 +126,10 @@ def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
         history_limit=int(pane["history_limit"]),
         cursor_y=int(pane["cursor_y"]),
         alternate=pane["alternate_on"] == "1",
-        unsent=bool(pane[UNSENT]),
+        program=pane["pane_current_command"],
+        unsent=pane[UNSENT].endswith(f"/{pane['pane_pid']}"),
         mark=pane[MARK],
-        promises=_since_3_2(pane["version"]),
+        agent=pane[AGENT],
+        version=pane["version"],
         content=(*lines, place),
     )
-
-
-def _since_3_2(version: str) -> bool:
-    """Is it tmux 3.2 or later? Those between versions are later."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is None or (int(found[1]), int(found[2])) >= (3, 2)

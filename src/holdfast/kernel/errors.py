@@ -10,6 +10,7 @@
         LeaseLost  Fenced
       Unavailable      trying again may help
         StoreUnavailable  LockTimeout  BrokerUnavailable  UpstreamUnavailable
+        AgentGone      an UpstreamUnavailable: its place is there, and its own process is not in it
       Corrupt          never guess
         RecordInvalid  StoreCorrupt  SchemaTooNew
       Misuse           the caller's own mistake; a ValueError too
@@ -221,6 +222,12 @@ class UpstreamUnavailable(Unavailable):
     code = "upstream_unavailable"
 
 
+class AgentGone(UpstreamUnavailable):
+    """The agent's own process has ended, or is not in the pane in which it would be prompted; `reason` says which."""
+
+    code = "agent_gone"
+
+
 class Corrupt(HoldfastError):
     """What is stored cannot be trusted, and is not guessed at."""
 
@@ -359,6 +366,7 @@ STATUS: Mapping[str, Status] = {
     "lock_timeout": Status(5, 504),
     "broker_unavailable": Status(6, 503),
     "upstream_unavailable": Status(6, 503),
+    "agent_gone": Status(6, 503),
     "corrupt": Status(7, 500),
     "record_invalid": Status(7, 500),
     "store_corrupt": Status(7, 500),

@@ -18,11 +18,13 @@ class Surface(enum.Enum):
 
 
 class Sighting(NamedTuple):
-    """What is seen of an agent. `instance_id` None: it is not there, and `detail` says why."""
+    """What is seen of an agent. `instance_id` None: it is not there, and `detail` says why; `reason` is set when its place is
+    there, and its own process is not in it. With an instance, `detail` says what a prompt has to wait for."""
 
     instance_id: str | None
     surface: Surface = Surface.UNKNOWN
     detail: str = ""
+    reason: str = ""
 
 
 class Delivery(NamedTuple):

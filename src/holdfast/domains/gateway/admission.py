@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from holdfast.domains.gateway.adapter import Sighting
 from holdfast.domains.gateway.record import Attachment, Server
 from holdfast.domains.gateway.status import admission_of
-from holdfast.kernel.errors import Blocked, Held, NotFound, Refused, UpstreamUnavailable
+from holdfast.kernel.errors import AgentGone, Blocked, Held, NotFound, Refused, UpstreamUnavailable
 
 
 def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected_epoch: int | None) -> None:
@@ -21,11 +21,7 @@ def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected
             epoch=attachment.epoch,
         )
     if admission == "blocked_unavailable":
-        raise UpstreamUnavailable(
-            f"the agent behind {agent} is not there ({seen.detail or 'it does not answer'}): try again when it is back",
-            request_admission=admission,
-            outcome="none",
-        )
+        raise away(agent, seen, request_admission=admission)
     if expected_epoch is not None and expected_epoch != attachment.epoch:
         raise Refused(
             f"epoch {expected_epoch} was expected and it is {attachment.epoch}: the agent was replaced since; look at it first",
@@ -33,6 +29,14 @@ def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected
             epoch=attachment.epoch,
             expected_epoch=expected_epoch,
         )
+
+
+def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
+    """The agent is not there: AgentGone where its place is, and its own process is not in it."""
+    words = f"the agent behind {agent} is not there ({seen.detail or 'it does not answer'}): try again when it is back"
+    if seen.reason:
+        return AgentGone(words, reason=seen.reason, outcome="none", **fields)
+    return UpstreamUnavailable(words, outcome="none", **fields)
 
 
 def check_reconcilable(attachment: Attachment, epoch: int) -> None:

@@ -325,6 +325,8 @@ def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
     receipt = "answered" if answer.known and answer.code is None else "delivered" if handed_over else "accepted"
     facts = {name: _storable(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
     result: dict[str, Any] = {"receipt": receipt, **facts}
+    if receipt == "delivered" and answer.code is None:
+        result["end_unknown"] = True
     if text or answer.source:
         result |= {"text": text[-ANSWER_CHARS_MAX:], "source": answer.source, "truncated": len(text) > ANSWER_CHARS_MAX}
     return result

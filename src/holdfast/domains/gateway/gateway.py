@@ -286,8 +286,20 @@ class Gateway:
         return done
 
     def cancel(self, request_id: str) -> Request:
-        """End a request that waits; see `Queue.cancel`."""
-        return self.queue.cancel(request_id)
+        """End a request that waits; see `Queue.cancel`. When none is left to decide about, admission opens."""
+
+        def body(tx: Tx, line: Line) -> Request:
+            ended = line.cancel(request_id)
+            attachment = self._own(tx)
+            if attachment.reconciling and not line.head.accepted:
+                tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
+            return ended
+
+        with self._looking:
+            ended = self._change(body)
+            self._attachment = self._recorded()
+        self.on_change()
+        return ended
 
     def status(self) -> Status:
         """How gateway and agent are doing, by the last look."""
@@ -342,14 +354,16 @@ class Gateway:
         return seen
 
     def _rebind(self, instance_id: str) -> Attachment:
-        def body(tx: Tx, _: Line) -> Attachment:
+        def body(tx: Tx, line: Line) -> Attachment:
             before = self._own(tx)
             if before.instance_id == instance_id:
                 return before
             if before.instance_id is None:
                 after = replace(before, instance_id=instance_id)
             else:
-                after = replace(before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=True)
+                # Where nothing waits there is nothing to decide. What runs may be put back, and is decided about then.
+                waits = line.head.accepted > 0
+                after = replace(before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=waits)
             tx.put(ATTACHMENTS, self.agent, after)
             kind = "gateway.instance_seen" if before.instance_id is None else "gateway.instance_replaced"
             self._tell(tx, kind, {"epoch": after.epoch, "instance_id": instance_id, "before": before.instance_id})

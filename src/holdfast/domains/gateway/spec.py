@@ -11,6 +11,7 @@ from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S
 
 ANSWER_TIMEOUT_S = 3600.0
 QUIET_MS = 400
+SETTLE_S = 10.0
 
 Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
@@ -18,8 +19,10 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
 
 class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """An agent in a tmux session. It is at rest when nothing was written for `quiet_ms`, and the last line matches
-    `ready_regex` if there is one."""
+    """An agent in a tmux session. It is ready when the last line matches `ready_regex` and nothing was written for `quiet_ms`.
+
+    Without `ready_regex` nobody knows when it has finished: a request ends with its delivery, and the next prompt is typed when
+    nothing was written for `settle_s`."""
 
     session: str
     socket_name: str | None = None
@@ -27,6 +30,7 @@ class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
     interrupt_key: Literal["C-c", "Escape"] = "C-c"
     quiet_ms: Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)] = QUIET_MS
     ready_regex: str | None = None
+    settle_s: Patience = SETTLE_S
     answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 

@@ -17,6 +17,7 @@ from holdfast.kernel.limits import (
     QUEUE_TRIM_EVERY,
     QUEUE_TRIM_MAX,
 )
+from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
@@ -131,9 +132,11 @@ class Line:
         request = replace(self._owned(request_id, token), started_at=None)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
 
-    def cancel(self, request_id: str, *, code: str, detail: str) -> Request:
+    def cancel(
+        self, request_id: str, *, code: str = "cancelled", detail: str = "it was cancelled before it was begun"
+    ) -> Request:
         """End a request that was not begun. Raises NotFound, and ImpossibleTransition for one that runs or has ended."""
-        return self._failed(self._waiting(request_id), code, detail, None)
+        return self._failed(self._waiting(check_id(request_id, "request id")), code, detail, None)
 
     def readmit(self, request_id: str, *, epoch: int) -> Request:
         """Mean a waiting request for another epoch; it keeps its place. Raises NotFound and ImpossibleTransition."""

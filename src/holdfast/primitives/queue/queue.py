@@ -82,10 +82,7 @@ class Queue:
 
     def cancel(self, request_id: str) -> Request:
         """End a request that waits, with the code `cancelled`; see `Line.cancel`."""
-        check_id(request_id, "request id")
-        return self.change(
-            lambda _, line: line.cancel(request_id, code="cancelled", detail="it was cancelled before it was begun")
-        )
+        return self.change(lambda _, line: line.cancel(request_id))
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`, with their idempotency keys;

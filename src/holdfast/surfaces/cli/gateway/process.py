@@ -8,10 +8,12 @@ from holdfast.adapters.gateway_mirror import Mirror
 from holdfast.announcing import PROTOCOL, Announcement, announced
 from holdfast.domains.agents import Gateway as Place
 from holdfast.domains.gateway import AdapterSpec, Worker
+from holdfast.domains.gateway.admission import away
 from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import LeaseLost
+from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import Settings
-from holdfast.reaching import Served
+from holdfast.reaching import Adapt, Served, process_of
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.http.bearer import bearer_token
 from holdfast.surfaces.http.gateway.server import GatewaySide
@@ -24,21 +26,34 @@ def run(
     spec: AdapterSpec,
     settings: Settings,
     *,
+    adapt: Adapt,
     host: str,
     port: int,
     more_hosts: Sequence[str],
     depth_max: int,
 ) -> None:
-    """Serve an agent, reached as `spec` says, until told to stop. Raises Held while another gateway serves it, and LeaseLost
-    when one takes over, or the agent is reached otherwise by then."""
+    """Serve an agent, reached as `spec` says, until told to stop. `adapt` changes what a later generation's manifest says.
+
+    Raises Held while another gateway serves it, AgentGone when the process on its record is not there to be served, and
+    LeaseLost when another gateway takes over, or the agent is reached otherwise by then.
+    """
     ending = _Ending()
+    agent_process = _Recorded(process_of(served.record, spec))
     taken_over = f"another gateway has taken over {agent}: this one has ended"
     with bound(host, port) as listening:
         parts = open_gateway(
-            served.key, spec, settings, owner=served.owner, depth_max=depth_max, on_lost=lambda: ending.lose(taken_over)
+            served.key,
+            spec,
+            settings,
+            owner=served.owner,
+            process=lambda: agent_process.process,
+            depth_max=depth_max,
+            on_lost=lambda: ending.lose(taken_over),
         )
         ending.worker = parts.worker
         try:
+            if agent_process.process is not None and parts.gateway.seen.reason:
+                raise away(agent, parts.gateway.seen)
             port = listening.getsockname()[1]
             parts.gateway.served_at = (host, port)
             place = Place(host=host, port=port, state_path=str(parts.folder.state_path), protocol_version=PROTOCOL)
@@ -47,11 +62,13 @@ def run(
                 settings,
                 place,
                 folder=parts.folder,
-                agent_id=served.agent_id,
+                agent_id=None if served.record is None else served.record.agent_id,
                 spec=spec,
                 by_manifest=served.spec is not None,
                 seen=lambda: parts.gateway.seen.instance_id,
                 belong=parts.gateway.belong,
+                bind=agent_process.bind,
+                adapt=adapt,
             )
             with announced(announcement, settings, on_lost=ending.lose):
                 _serve(parts, listening, more_hosts, ending)
@@ -59,6 +76,16 @@ def run(
             parts.close()
     if ending.lost:
         raise LeaseLost(ending.lost, agent=agent)
+
+
+class _Recorded:
+    """Which process is the agent, by its record."""
+
+    def __init__(self, process: Holder | None) -> None:
+        self.process = process
+
+    def bind(self, process: Holder | None) -> None:
+        self.process = process
 
 
 class _Ending:

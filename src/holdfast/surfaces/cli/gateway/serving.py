@@ -1,21 +1,36 @@
 """`holdfast gateway serve`: the process beside an agent."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, AdapterSpec, needed_by, spec_of, spec_of_manifest
+from holdfast.domains.gateway.spec import (
+    ANSWER_TIMEOUT_S,
+    QUIET_MS,
+    SETTLE_S,
+    AdapterSpec,
+    TmuxSpec,
+    needed_by,
+    spec_of,
+    spec_of_manifest,
+)
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
 from holdfast.surfaces.cli.json_log import log_json_lines
+from holdfast.surfaces.cli.output import remark
 
 _LOOPBACK = "127.0.0.1"
 _FIELDS = {
-    "tmux": {name: name for name in ("session", "socket_name", "socket_path", "interrupt_key", "quiet_ms", "ready_regex")},
+    "tmux": {
+        **{name: name for name in ("session", "socket_name", "socket_path", "interrupt_key", "quiet_ms", "ready_regex")},
+        "settle": "settle_s",
+    },
     "command": {"command": "argv", "prompt_as": "prompt_as", "working_directory": "working_directory"},
     "rest": {
         "agent_url": "url",
@@ -39,9 +54,19 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 @click.option("--socket-path", help="tmux: as `tmux -S`.")
 @click.option("--interrupt-key", help="tmux: C-c or Escape; rest: any key.  [C-c]")
 @click.option(
-    "--quiet-ms", type=click.IntRange(1), help=f"tmux: at rest when nothing was written for this many ms.  [{QUIET_MS}]"
+    "--quiet-ms",
+    type=click.IntRange(1),
+    help=f"tmux: with --ready-regex, ready only when nothing was written for so long.  [{QUIET_MS}]",
 )
-@click.option("--ready-regex", help="tmux: at rest only when the last line matches this too.")
+@click.option(
+    "--ready-regex", help="tmux: the agent is ready only when the last line matches this. Without it, no end is known."
+)
+@click.option(
+    "--settle",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    help=f"tmux: without --ready-regex, the next prompt waits until nothing was written for so long.  [{SETTLE_S:g}]",
+)
 @click.option("--prompt-as", type=click.Choice(["stdin", "argument"]), help="command: how the program gets it.  [stdin]")
 @click.option("--working-directory", help="command: the folder to run it in.")
 @click.option("--terminal", help="rest: the terminal's id; its server is --url.")
@@ -84,14 +109,25 @@ def serve(
 ) -> None:
     """Put a gateway in front of an agent, until Ctrl-C, SIGTERM or `detach`.
 
-    It prints its address when it is ready, and writes it into the agent's record. A live agent's manifest says how
-    it is reached; for another, say it with --adapter. For --adapter command, the program and its arguments follow after `--`.
+    It prints its address when it is ready, and writes it into the agent's record. A live agent's manifest says how it is
+    reached; options override what it says. For another agent, say it with --adapter. For --adapter command, the program and its
+    arguments follow after `--`.
     """
-    from holdfast.reaching import to_be_served
+    from holdfast.reaching import document_in, to_be_served
 
-    spec = _spec(kind, manifest, command, adapter)
+    if kind is not None and manifest is not None:
+        raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
+    given = {name: value for name, value in adapter.items() if value is not None}
+    if command:
+        given["command"] = list(command)
+    adapt = partial(_overridden, given=given if kind is None else {})
+    spec = None
+    if kind is not None:
+        spec = _spec(kind, given)
+    elif manifest is not None:
+        spec = adapt(spec_of_manifest(document_in(manifest)))
     settings = settings_here()
-    served = to_be_served(agent, settings, by_manifest=spec is None)
+    served = to_be_served(agent, settings, by_manifest=spec is None, adapt=adapt)
     reach = spec or served.spec
     assert reach is not None
     # Here, so that no other command loads a server.
@@ -101,39 +137,49 @@ def serve(
         raise Unavailable(f"serving needs {error.name}: {installing('server')}", outcome="none") from None
     if log_json:
         log_json_lines()
-    run(agent, served, reach, settings, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
+    if kind is None and given:
+        remark(f"the manifest of {agent} is overridden by {', '.join(map(_option, given))}")
+    if isinstance(reach, TmuxSpec) and reach.ready_regex is None:
+        remark(
+            "no --ready-regex is set, so nobody can tell when the agent has finished: a request ends when it is delivered, "
+            f"and the next prompt waits until nothing was written for {reach.settle_s:g} s (--settle)"
+        )
+    run(agent, served, reach, settings, adapt=adapt, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
 
 
-def _spec(kind: str | None, manifest: Path | None, command: tuple[str, ...], given: dict[str, Any]) -> AdapterSpec | None:
-    """How the agent is reached, as the options say; None when its own manifest is to say it."""
-    from holdfast.reaching import document_in
-
-    if kind is not None and manifest is not None:
-        raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
-    said = {name: value for name, value in given.items() if value is not None}
-    if command:
-        said["command"] = list(command)
-    if kind is None:
-        _refuse_foreign("--manifest" if manifest is not None else "the agent's manifest", said, {})
-        return None if manifest is None else spec_of_manifest(document_in(manifest))
-    fields = {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
-    _refuse_foreign(f"--adapter {kind}", said, fields)
-    _refuse_incomplete(kind, said)
-    return spec_of({"kind": kind, **{fields[name]: value for name, value in said.items()}})
+def _spec(kind: str, given: dict[str, Any]) -> AdapterSpec:
+    """How the agent is reached, as the options say."""
+    _refuse_foreign(f"--adapter {kind}", given, kind)
+    _refuse_incomplete(kind, given)
+    return spec_of({"kind": kind, **_settings(kind, given)})
 
 
-def _refuse_foreign(chosen: str, said: dict[str, Any], fields: dict[str, str]) -> None:
+def _overridden(spec: AdapterSpec, *, given: dict[str, Any]) -> AdapterSpec:
+    """How the agent is reached by its manifest, but for what the options say."""
+    kind = str(spec.__struct_config__.tag)
+    _refuse_foreign(f"a manifest whose adapter is {kind}", given, kind)
+    return spec_of({**msgspec.to_builtins(spec), **_settings(kind, given)}) if given else spec
+
+
+def _settings(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    return {_fields(kind)[name]: value for name, value in given.items()}
+
+
+def _fields(kind: str) -> dict[str, str]:
+    return {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
+
+
+def _refuse_foreign(chosen: str, given: dict[str, Any], kind: str) -> None:
     """An option of another adapter is more likely a mistake than meant for nobody."""
-    for name in said:
-        if name not in fields:
-            way_out = "leave it out" if chosen.startswith("-") else "leave it out, or say which --adapter it is for"
-            raise InvalidValue(f"{_option(name)} means nothing beside {chosen}: {way_out}", field=name)
+    for name in given:
+        if name not in _fields(kind):
+            raise InvalidValue(f"{_option(name)} means nothing beside {chosen}: leave it out", field=name)
 
 
-def _refuse_incomplete(kind: str, said: dict[str, Any]) -> None:
+def _refuse_incomplete(kind: str, given: dict[str, Any]) -> None:
     """Named as the user would type it, where the spec would name its own field."""
     needed = needed_by(kind)
-    missing = [name for name, field in _FIELDS[kind].items() if field in needed and name not in said]
+    missing = [name for name, field in _FIELDS[kind].items() if field in needed and name not in given]
     if missing:
         what = " and ".join(_option(name) for name in missing)
         raise InvalidValue(f"--adapter {kind} needs {what}: say it too", field=missing[0])
