@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.stores.files.cabinet import Cabinet
-from holdfast.stores.files.disk import Disk, Spot, sync_file
+from holdfast.stores.files.disk import Disk, Spot, Unfit, sync_file
 from holdfast.stores.files.pile import Entry
-from holdfast.stores.files.redo import Change
+from holdfast.stores.files.redo import Change, digest
 from holdfast.stores.files.rendering import members, render
 from holdfast.stores.files.sheet import Sheet, with_documents
 from holdfast.stores.files.transaction import Room
@@ -30,15 +30,19 @@ class Plan(NamedTuple):
     sheets: dict[Spot, tuple[Sheet, list[Room[Any]]]]
     cards: list[Card]
 
-    def changes(self) -> list[Change]:
+    def changes(self, cabinet: Cabinet) -> list[Change]:
         """Every file to be written or removed."""
-        whole = [Change(spot, sheet.data, keep=True) for spot, (sheet, _) in self.sheets.items()]
+        whole = [
+            Change(spot, sheet.data, keep=True, lock=cabinet.lock_of(together[0].layout))
+            for spot, (sheet, together) in self.sheets.items()
+        ]
         return whole + [card.change for card in self.cards]
 
     def remember(self, cabinet: Cabinet) -> None:
         """Once the files are in place: what they hold need not be read again."""
         for spot, (sheet, rooms) in self.sheets.items():
-            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms})
+            shared = cabinet.lock_of(rooms[0].layout) is not None
+            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms}, shared=shared)
         for space, layout, key, entry, _ in self.cards:
             cabinet.wrote_card(space, layout, key, entry)
 
@@ -52,24 +56,49 @@ def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
             continue
         for key, entry in sorted(room.shelf.changed.items()):
             data = None if entry is None else render(entry.document)
-            change = Change(cabinet.spot_of(room.layout, key), data, keep=False)
+            spot = cabinet.spot_of(room.layout, key)
+            change = Change(spot, data, keep=False, lock=cabinet.lock_of(room.layout))
             plan.cards.append(Card(room.space, room.layout, key, entry, change))
     for spot, (sheet, together) in plan.sheets.items():
         plan.sheets[spot] = (sheet._replace(data=sheet.data or render(sheet.value)), together)
     return plan
 
 
-def bring_up(disk: Disk, changes: Iterable[Change], *, staged: bool) -> None:
+def bring_up(disk: Disk, changes: Iterable[Change], *, staged: bool) -> list[Spot]:
     """Make the files what they are to be, and make that last. `staged` says that their temporary files are as they should.
 
-    May be done any number of times. Raises OSError or StoreUnavailable; then some of them may be as before.
+    May be done any number of times. Returns the files that another program has changed since, and that stay as they are.
+    Raises OSError or StoreUnavailable; then some of them may be as before.
     """
     folders: dict[Any, Spot] = {}
+    overtaken = []
     for change in changes:
+        if not staged and disk.patiently(lambda change=change: _is_overtaken(disk, change)):  # type: ignore[misc]
+            overtaken.append(change.spot)
+            continue
         disk.patiently(lambda change=change: _apply(disk, change, staged=staged))  # type: ignore[misc]
         folders[change.spot.folder, change.spot.path.parent] = change.spot
     for spot in folders.values():
         disk.patiently(lambda spot=spot: disk.settle(spot))  # type: ignore[misc]
+    return overtaken
+
+
+def found_before(disk: Disk, changes: Iterable[Change]) -> list[Change]:
+    """The changes with what they were decided by, for the files that other programs change too. Raises StoreUnavailable."""
+    return [change if change.lock is None else change._replace(before=_content(disk, change.spot)) for change in changes]
+
+
+def _content(disk: Disk, spot: Spot) -> str:
+    try:
+        found = disk.read(spot)
+    except Unfit as error:
+        # Neither a file nor nothing: whatever a program makes of it, it is another then.
+        return str(error)
+    return digest(None if found is None else found.data)
+
+
+def _is_overtaken(disk: Disk, change: Change) -> bool:
+    return change.before is not None and _content(disk, change.spot) not in (change.before, digest(change.data))
 
 
 def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet) -> None:
@@ -86,7 +115,7 @@ def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet
 
 
 def _apply(disk: Disk, change: Change, *, staged: bool) -> None:
-    spot, data, keep = change
+    spot, data, keep = change.spot, change.data, change.keep
     if data is None:
         disk.remove(spot)
         return

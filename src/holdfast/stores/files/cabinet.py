@@ -81,9 +81,10 @@ class Cabinet:
         self._drawn[space] = _Drawn(sheet, pile)
         return sheet, pile
 
-    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]]) -> None:
-        """Remember what this process has just put in a file's place, with nobody else at the latch."""
-        self._sheets[spot.path] = _Seen(signature_of(spot.path), sheet)
+    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]], *, shared: bool) -> None:
+        """Remember what this process has just put in a file's place, with nobody else at the latch. A file that other programs
+        change too is looked at again: of one so young, their change might leave no trace in its signature."""
+        self._sheets[spot.path] = _Seen(None if shared else signature_of(spot.path), sheet)
         for space, pile in drawn.items():
             self._drawn[space] = _Drawn(sheet, pile)
 
@@ -133,6 +134,10 @@ class Cabinet:
         """Where the file of a key is."""
         pattern = naming.pattern_of(layout.name)
         return Spot(self.folders.of(layout.folder) / pattern.base, pattern.path(key))
+
+    def lock_of(self, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
+        """The file that other programs of a layout lock around each change; None where there is none."""
+        return None if layout.lock is None else self.folders.of(layout.folder) / layout.lock
 
     def forget(self) -> None:
         """Read everything anew from here on."""

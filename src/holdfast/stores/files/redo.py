@@ -5,6 +5,8 @@ reader takes what it says for what the files hold.
 """
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import Record, to_json
@@ -20,11 +22,18 @@ size."""
 
 
 class Change(NamedTuple):
-    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it."""
+    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it.
+
+    `lock` is what other programs hold while they change that file. `before` is the digest of what the change was decided by: a
+    file that is another by now was changed by such a program since, and stays. Empty: there was no file. None: it does not
+    matter what is there.
+    """
 
     spot: Spot
     data: bytes | None
     keep: bool
+    lock: Path | None = None
+    before: str | None = None
 
 
 class Part(Record, frozen=True, kw_only=True):
@@ -35,6 +44,8 @@ class Part(Record, frozen=True, kw_only=True):
     data: bytes | None
     keep: bool
     more: bool
+    lock: str | None = None
+    before: str | None = None
 
 
 class Mark(Record, frozen=True, kw_only=True):
@@ -62,6 +73,11 @@ FIRST = _key(0)
 """Where a redo record begins, if there is one."""
 
 
+def digest(data: bytes | None) -> str:
+    """What tells the content of a file from any other; empty when there is no file."""
+    return "" if data is None else blake2b(data, digest_size=16).hexdigest()
+
+
 def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
     """Write the redo record of the changes, in their transaction."""
     for key, part in numbered(folders, changes):
@@ -71,10 +87,20 @@ def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
 def numbered(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, Part]]:
     """The parts of a redo record of these changes, by their keys."""
     number = 0
-    for spot, data, kept in changes:
+    for spot, data, kept, lock, before in changes:
+        locked = None if lock is None else folders.told(lock)
         pieces = [None] if data is None else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            yield _key(number), Part(folder=folders.told(spot.folder), name=spot.name, data=piece, keep=kept, more=left > 0)
+            part = Part(
+                folder=folders.told(spot.folder),
+                name=spot.name,
+                data=piece,
+                keep=kept,
+                more=left > 0,
+                lock=locked,
+                before=before,
+            )
+            yield _key(number), part
             number += 1
 
 
@@ -87,7 +113,8 @@ def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
             pieces.append(part.data)
         if not part.more:
             spot = Spot(folders.found(part.folder), part.name)
-            found[spot] = Change(spot, None if part.data is None else b"".join(pieces), part.keep)
+            lock = None if part.lock is None else folders.found(part.lock)
+            found[spot] = Change(spot, None if part.data is None else b"".join(pieces), part.keep, lock, part.before)
             pieces = []
     return found
 
