@@ -41,8 +41,7 @@ class Plan(NamedTuple):
     def remember(self, cabinet: Cabinet) -> None:
         """Once the files are in place: what they hold need not be read again."""
         for spot, (sheet, rooms) in self.sheets.items():
-            shared = cabinet.lock_of(rooms[0].layout) is not None
-            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms}, shared=shared)
+            cabinet.wrote(spot, sheet, {room.space: room.shelf.pile() for room in rooms})
         for space, layout, key, entry, _ in self.cards:
             cabinet.wrote_card(space, layout, key, entry)
 

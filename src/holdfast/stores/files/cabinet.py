@@ -81,10 +81,9 @@ class Cabinet:
         self._drawn[space] = _Drawn(sheet, pile)
         return sheet, pile
 
-    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]], *, shared: bool) -> None:
-        """Remember what this process has just put in a file's place, with nobody else at the latch. A file that other programs
-        change too is looked at again: of one so young, their change might leave no trace in its signature."""
-        self._sheets[spot.path] = _Seen(None if shared else signature_of(spot.path), sheet)
+    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]]) -> None:
+        """Remember what this process has just put in a file's place, with nobody else at the latch."""
+        self._sheets[spot.path] = _Seen(signature_of(spot.path), sheet)
         for space, pile in drawn.items():
             self._drawn[space] = _Drawn(sheet, pile)
 

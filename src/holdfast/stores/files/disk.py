@@ -171,6 +171,10 @@ class Disk:
             try:
                 _dress(fd, old, self._access)
                 _write(fd, data)
+                # To the nanosecond, which no file of another program has: the kernel's own time stands still for milliseconds,
+                # and a removed file's number is soon another's. Or a change right after ours might leave no trace.
+                now_ns = time.time_ns()
+                os.utime(fd, ns=(now_ns, now_ns))
                 faults.reach("files.write.after")
                 os.fsync(fd)
                 faults.reach("files.sync.after")

@@ -29,7 +29,6 @@ class Drawer(Generic[R]):
     def __init__(self, space: Space[R], layout: FilePerRecord[R], folder: Path, disk: Disk) -> None:
         self._space = space
         self._disk = disk
-        self._shared = layout.lock is not None
         self._pattern = naming.pattern_of(layout.name)
         self._folder = folder / self._pattern.base
         self._mutex = threading.Lock()
@@ -76,10 +75,9 @@ class Drawer(Generic[R]):
             return self._pile
 
     def wrote(self, key: str, entry: Entry[R] | None) -> None:
-        """This process has just put a record in its place, with nobody else at the latch; None: it has removed it. A file that
-        other programs change too is read again: of one so young, their change might leave no trace in its signature."""
+        """This process has just put a record in its place, with nobody else at the latch; None: it has removed it."""
         with self._mutex:
-            signature = None if entry is None or self._shared else signature_of(self._spot(key).path)
+            signature = None if entry is None else signature_of(self._spot(key).path)
             self._learn(self._pattern.component(key), key, signature, entry)
 
     def _told(self) -> set[str] | None:
