@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, Unfit, sync_file
 from holdfast.stores.files.pile import Entry
-from holdfast.stores.files.redo import Change, digest
+from holdfast.stores.files.redo import Change, digest, resolved
 from holdfast.stores.files.rendering import members, render
 from holdfast.stores.files.sheet import Sheet, with_documents
 from holdfast.stores.files.transaction import Room
@@ -33,7 +34,7 @@ class Plan(NamedTuple):
     def changes(self, cabinet: Cabinet) -> list[Change]:
         """Every file to be written or removed."""
         whole = [
-            Change(spot, sheet.data, keep=True, lock=cabinet.lock_of(together[0].layout))
+            Change(spot, sheet.data, keep=True, lock=cabinet.lock_of(together[0].layout), delta=_delta(sheet, together))
             for spot, (sheet, together) in self.sheets.items()
         ]
         return whole + [card.change for card in self.cards]
@@ -58,8 +59,6 @@ def plan_of(rooms: Iterable[Room[Any]], cabinet: Cabinet) -> Plan:
             spot = cabinet.spot_of(room.layout, key)
             change = Change(spot, data, keep=False, lock=cabinet.lock_of(room.layout))
             plan.cards.append(Card(room.space, room.layout, key, entry, change))
-    for spot, (sheet, together) in plan.sheets.items():
-        plan.sheets[spot] = (sheet._replace(data=sheet.data or render(sheet.value)), together)
     return plan
 
 
@@ -71,7 +70,7 @@ def bring_up(disk: Disk, changes: Iterable[Change], *, staged: bool) -> list[Spo
     """
     folders: dict[Any, Spot] = {}
     overtaken = []
-    for change in changes:
+    for change in changes if staged else [resolved(disk, change) for change in changes]:
         if not staged and disk.patiently(lambda change=change: _is_overtaken(disk, change)):  # type: ignore[misc]
             overtaken.append(change.spot)
             continue
@@ -104,13 +103,28 @@ def _rewrite(plan: Plan, room: Room[Any], layout: OneFile[Any], cabinet: Cabinet
     assert room.sheet is not None
     spot = cabinet.spot(layout)
     sheet, together = plan.sheets.get(spot, (room.sheet, []))
-    entries = room.shelf.pile().entries
-    documents = {key: entry.document for key, entry in entries.items()}
-    value = with_documents(layout, sheet.value, documents)
-    # What is nobody's but this space's is put together of what was written before.
-    alone = layout.part is None and layout.gather is dict
-    data = members({key: entry.rendered(key) for key, entry in entries.items()}) if alone else b""
-    plan.sheets[spot] = (Sheet(value, data), [*together, room])
+    pile = room.shelf.pile()
+    entries = pile.entries
+    if _is_plain(layout):
+        # Put together of what was written before: of a thousand records one is new.
+        data = members([entries[key].written or entries[key].rendered(key) for key in pile.sorted_keys()])
+    else:
+        data = render(with_documents(layout, sheet.value, {key: entry.document for key, entry in entries.items()}))
+    plan.sheets[spot] = (Sheet(data), [*together, room])
+
+
+def _is_plain(layout: OneFile[Any] | FilePerRecord[Any]) -> bool:
+    """Is the file an object of this space's documents by key, and nothing else?"""
+    return isinstance(layout, OneFile) and layout.part is None and layout.gather is dict
+
+
+def _delta(sheet: Sheet, together: list[Room[Any]]) -> bytes | None:
+    """What of a file is new, where that says less than all of it: its documents by key, null for one that is gone."""
+    room = together[0]
+    if not _is_plain(room.layout) or room.sheet is None or room.sheet.data is None:
+        return None
+    delta = to_json({key: None if entry is None else entry.document for key, entry in room.shelf.changed.items()})
+    return delta if len(delta) < len(sheet.data or b"") else None
 
 
 def _apply(disk: Disk, change: Change, *, staged: bool) -> None:

@@ -279,19 +279,24 @@ class FilesStore:
         finally:
             mine.end()
         changes = bringing.found_before(self.disk, changed.changes(self.cabinet))
-        self._stage(changes, staged)
+        changes = self._stage(changes, staged)
         redo.keep(tx, self.folders, changes)
         return _Done(result, changed, changes, noting.touched)
 
-    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> None:
-        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was."""
+    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> list[redo.Change]:
+        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was. Returns the changes
+        with what tells their staged files from others."""
+        stamped = []
         try:
             for change in changes:
                 if change.data is None:
                     self.disk.check_removable(change.spot)
+                    stamped.append(change)
                 else:
                     staged.append(change.spot)
-                    self.disk.stage(change.spot, change.data)
+                    time_ns = self.disk.stage(change.spot, change.data)
+                    stamped.append(change._replace(stamp=(time_ns, len(change.data))))
+            return stamped
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error.message}; nothing was changed", **error.fields) from None
 
