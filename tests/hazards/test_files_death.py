@@ -271,6 +271,7 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
         file.write_text(json.dumps({**shown(file), "by-hand": {"ip": "2"}}))
         expected |= {"by-hand"}
     elif since == "it is damaged":
+        file.unlink()
         file.write_text("{")
     elif since == "it is gone":
         file.unlink()
