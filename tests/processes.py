@@ -50,3 +50,10 @@ def state_of(pid: int) -> str | None:
 def stat_of(pid: int) -> list[str]:
     """The fields of its `stat` behind its name, which may hold anything. Raises OSError when there is no such process."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def flock_waiters(path: Path) -> int:
+    """How many wait for the flock of a file."""
+    ends = f":{path.stat().st_ino}"
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return sum(1 for words in lines if words[1] == "->" and words[2] == "FLOCK" and words[6].endswith(ends))

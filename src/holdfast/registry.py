@@ -15,23 +15,27 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.access import Access, access_for, make_folder
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.adapters.transaction_log import transaction_log
 from holdfast.app import Holdfast, connect, connected
 from holdfast.configuration import load_settings
 from holdfast.domains.network import Registry, RegistryConfig, Room, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.settings import Settings
 from holdfast.places import access_in
 from holdfast.primitives.locks import Locks
+from holdfast.stores.files.store import FilesStore
 
 
 class RegistryManager(Registry):
     """Hosts, their leases, routers and neighbour entries, by one configuration. A context manager that closes it.
 
     `config` is a dict of the keys that docs/network.md lists, or one with that dict under `registry_manager`. With
-    `registry_dir` everything lies in plain files there; without, in the store of `connect()`. One manager a process is
-    enough, and any number of threads may use it; it is safe after fork. What the calls promise stands at `Registry`.
+    `registry_dir` everything lies in plain files there, and `lock_dir` is there too; without, in the store of `connect()`. One
+    manager a process is enough, and any number of threads may use it; it is safe after fork. What the calls promise stands at
+    `Registry`.
 
     Raises InvalidValue for a wrong configuration, and what `connect` raises.
     """
@@ -85,13 +89,32 @@ def _connected(chosen: RegistryConfig) -> Holdfast:
         return connect()
     settings = load_settings(store=f"files:{os.path.expanduser(chosen.registry_dir)}")
     places = {} if chosen.lock_dir is None else {LOCKS_FOLDER: os.path.abspath(os.path.expanduser(chosen.lock_dir))}
+    for path in places.values():
+        # Before the store is opened, which then sees whether another store has it.
+        _make(Path(path), access_for(settings.group))
     files = replace(
         settings.files,
         folders={**_own_folders(settings), **places},
         retry_attempts=chosen.retry_attempts,
         retry_delay_s=chosen.retry_delay,
     )
-    return connected(replace(settings, files=files))
+    connection = connected(replace(settings, files=files))
+    store = connection.store
+    assert isinstance(store, FilesStore)
+    _make(store.folders.of(LOCKS_FOLDER), store.access)
+    return connection
+
+
+def _make(folder: Path, access: Access) -> None:
+    """Make the folder of lock files: other programs look there before any router is locked. Raises StoreUnavailable."""
+    try:
+        make_folder(folder, access)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot make lock_dir {folder} ({error.strerror}): check its path and permissions",
+            path=str(folder),
+            outcome="none",
+        ) from None
 
 
 def _own_folders(settings: Settings) -> dict[str, str]:

@@ -1,13 +1,17 @@
 """A folder of jobs that another program filled: listed, picked and completed in place, and still that program's to read."""
 
+import fcntl
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S, until
+from tests.processes import flock_waiters
 from tests.surfaces.command import CommandLine, Ran
 
 pytestmark = pytest.mark.slow
@@ -122,7 +126,6 @@ def test_it_is_worked_through_in_place_and_keeps_what_it_had(folder: Folder) -> 
 
 
 def test_what_the_other_program_changes_in_between_counts(folder: Folder) -> None:
-    """As long as one of them is at work at a time: its lock is not ours."""
     folder("list")
     folder.write(record("abc12345", status="cancelled"))
     folder.write(record("new00000", created_at="2019-01-01T00:00:00Z"))
@@ -155,14 +158,15 @@ def test_a_worker_does_the_jobs_of_a_folder(folder: Folder) -> None:
     assert (after["status"], after["result"], after["reviewers"]) == ("completed", "sorted", record("x")["reviewers"])
 
 
-def test_a_lock_that_the_other_program_holds_does_not_disturb(folder: Folder) -> None:
-    import fcntl
-
-    with (folder.jobs / ".lock").open("w") as lock:
+def test_a_lock_that_the_other_program_holds_is_waited_for_and_disturbs_no_reader(folder: Folder) -> None:
+    with ThreadPoolExecutor(1) as pool, (folder.jobs / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert folder("pick", "--agent-session", LABEL).out == "-zy98_76\n"
+        picking = pool.submit(folder, "pick", "--agent-session", LABEL)
+        until(lambda: flock_waiters(folder.jobs / ".lock") or picking.done())
+        assert not picking.done()
         assert folder("list").status == 0
-    assert (folder.jobs / ".lock").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert picking.result(PATIENCE_S).out == "-zy98_76\n"
     assert (folder.jobs / ".abc12345.x7f.tmp").exists()
 
 

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.adapters import workflow_folder
-from holdfast.adapters.flock import FlockGuard
 from holdfast.adapters.procfs import Procfs
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.watch import Watch
 from holdfast.kernel.errors import EAgain, LockTimeout
 from holdfast.kernel.store import Listener
+from holdfast.stores.files.store import FilesStore
 from tests.patience import NEVER_S
 from tests.surfaces.command import CommandLine
 
@@ -143,10 +142,12 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
 ) -> None:
     path = written(folder, entry("train", "llama", *mine))
     before = path.read_bytes()
-    monkeypatch.setattr(workflow_folder, "FlockGuard", lambda lock, access: FlockGuard(lock, 0.2, access))
+    monkeypatch.setitem(FilesStore.transact.__kwdefaults__, "timeout_s", 0.2)
     with connected(folder) as hf, locked(folder / ".workflows.lock") as other:
-        with pytest.raises(LockTimeout, match=r"another program has had \.workflows\.lock for 0\.2 s; nothing was changed"):
+        with pytest.raises(LockTimeout) as timed_out:
             hf.workflows.register("eval", "llama")
+        assert timed_out.value.fields["resource"] == str(folder / ".workflows.lock")
+        assert (timed_out.value.fields["holder_pid"], timed_out.value.fields["outcome"]) == (other.pid, "none")
         assert path.read_bytes() == before
         # To look takes no lock.
         assert hf.workflows.get("train").recipe == "llama"

@@ -1,16 +1,18 @@
 """Processes at a files store, killed at every point or stopped: all files or none, and nobody waits for the dead."""
 
+import json
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast.kernel.errors import LockTimeout
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import upkeep
 from holdfast.testing import faults
@@ -239,3 +241,65 @@ def test_a_writer_stopped_at_the_latch_is_named_and_readers_go_on(tmp_path: Path
     assert store.get(HOSTS, "x") is None
     assert _in_files(root) == {"2"}
     store.close()
+
+
+@pytest.mark.parametrize("since", ["nothing", "the staged file is gone", "it was edited", "it is damaged", "it is gone"])
+def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_since(tmp_path: Path, since: str) -> None:
+    """A redo record of a large file has the new record alone: the rest is in the staged file, or in the one before."""
+    root = tmp_path / "state"
+    file = root / "lab" / "hosts.json"
+    with closing(open_files(root)) as store:
+        store.transact(lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(300)], scope=[HOSTS])
+        put(store, HOSTS, "before")
+
+    def die() -> None:
+        def body(tx: Tx) -> None:
+            tx.put(HOSTS, "new", Host(ip="1"))
+            tx.delete(HOSTS, "h7")
+
+        with faults.at_point("files.rename.before", faults.kill):
+            open_files(root).transact(body, scope=[HOSTS])
+
+    assert dies(die, 10_000)
+    expected = {*(f"h{n}" for n in range(300) if n != 7), "before", "new"}
+    assert "new" not in shown(file)
+    staged = file.with_name(".hosts.json.tmp")
+    assert set(shown(staged)) == expected
+    if since != "nothing":
+        staged.unlink()
+    if since == "it was edited":
+        file.write_text(json.dumps({**shown(file), "by-hand": {"ip": "2"}}))
+        expected |= {"by-hand"}
+    elif since == "it is damaged":
+        file.unlink()
+        file.write_text("{")
+    elif since == "it is gone":
+        file.unlink()
+    with closing(open_files(root)) as store:
+        if since in ("it is damaged", "it is gone"):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable) as refused:
+                    put(store, CARDS, "x")
+                assert refused.value.fields["outcome"] == "none"
+            # As it says: put it right, and nothing is lost.
+            shutil.copy(file.with_name("hosts.json.bak"), file)
+        assert set(keys(store, HOSTS)) == expected
+        put(store, CARDS, "x")
+        assert set(shown(file)) == expected
+        assert upkeep.check(store, ALL) == []
+
+
+def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    with closing(open_files(root)) as store:
+        store.transact(lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(100)], scope=[HOSTS])
+    at, killed, there = 0, True, 100
+    while killed:
+        killed = dies(lambda at=at: put(open_files(root), HOSTS, f"n{at}"), at)  # type: ignore[misc]
+        with closing(open_files(root)) as store:
+            now = len(keys(store, HOSTS))
+            assert now - there in (0, 1)
+            put(store, CARDS, "y")
+            assert sorted(shown(root / "lab" / "hosts.json")) == keys(store, HOSTS) and len(keys(store, HOSTS)) == now
+        there, at = now, at + 1
+    assert at > 20

@@ -170,6 +170,19 @@ def test_the_kind_of_job_says_the_priority(say: Say, tmp_path: Path, monkeypatch
     assert seen == [10, 0, 3, 0]
 
 
+def test_the_configured_rule_for_addresses_is_that_of_the_command(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def added(name: str, router: str, number: int) -> int:
+        mac = f"02:00:00:00:00:{number:02}"
+        return say("network", "hosts", "add", name, "--ip", "10.9.0.1", "--router", router, "--mac", mac).status
+
+    monkeypatch.chdir(tmp_path)
+    assert [added("n1", "r1", 1), added("n2", "r2", 2)] == [0, 4]
+    (tmp_path / "holdfast.toml").write_text('[network]\nip_uniqueness = "router"\n')
+    assert [added("n2", "r2", 2), added("n3", "r2", 3)] == [0, 4]
+
+
 def test_the_configured_limits_are_those_of_the_command(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "holdfast.toml").write_text("[network.lock_timeouts]\nrouter_lock = 7\nrouter_lock_atomic = 9\n")
     monkeypatch.chdir(tmp_path)

@@ -82,6 +82,18 @@ def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyP
     assert hf.locks.try_acquire("n", by="three", mode="shared") is not None
 
 
+def test_large_sets_share_a_name_as_long_as_its_row_has_room(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the next waits; it is not told that its grant cannot be stored."""
+    monkeypatch.setattr(rules, "LOCK_HOLDS_BYTES_MAX", 10_000)
+    large = ["n", *(f"{number}".rjust(200, "x") for number in range(20))]
+    first = hf.locks.acquire(large, by="one", mode="shared")
+    assert hf.locks.try_acquire(large, by="two", mode="shared") is not None
+    assert hf.locks.try_acquire(large, by="three", mode="shared") is None
+    assert hf.locks.try_acquire("n", by="small", mode="shared") is not None
+    first.release()
+    assert hf.locks.try_acquire(large, by="three", mode="shared") is not None
+
+
 # --- a verdict that was reached before the step that acts by it ---
 
 

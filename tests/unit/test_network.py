@@ -124,6 +124,26 @@ def test_addresses_collide_however_they_are_written(registry: Registry, field: s
     assert list(registry.list_all_hosts()) == ["h1"]
 
 
+def test_an_address_may_be_unique_behind_each_router_alone(world: World) -> None:
+    registry = world.process(2, settings=NetworkSettings(ip_uniqueness="router"))
+    address = {"primary_ip": "10.1.1.1/24"}
+    assert registry.check_and_register_host(**{**host(1), **address, "connected_to": "r1"})
+    assert registry.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
+    assert registry.register_hosts([{**host(3), **address, "connected_to": "r3"}, {**host(4), "connected_to": "r3"}]) == 2
+    for router, other in (("r1", "h1"), ("r2", "h2"), ("r3", "h3")):
+        with pytest.raises(RegistryCollision) as told:
+            registry.register_host(**{**host(5), "primary_ip": "::ffff:10.1.1.1", "connected_to": router})
+        assert (told.value.fields["field"], told.value.fields["other"]) == ("primary_ip", other)
+    with pytest.raises(RegistryCollision) as told:
+        registry.register_hosts([{**host(n), "primary_ip": "10.9.9.9", "connected_to": "r9"} for n in (6, 7)])
+    assert told.value.fields["other"] == "h6"
+    # A MAC is a card's, wherever it is.
+    with pytest.raises(RegistryCollision) as told:
+        registry.register_host(**{**host(8), "mac_address": host(1)["mac_address"], "connected_to": "r8"})
+    assert told.value.fields["field"] == "mac_address"
+    assert sorted(registry.list_all_hosts()) == ["h1", "h2", "h3", "h4"]
+
+
 def test_a_name_collides_too_and_says_so(registry: Registry) -> None:
     register(registry, 1)
     with pytest.raises(RegistryCollision, match="host h1 is registered already") as told:

@@ -16,7 +16,8 @@ import holdfast
 from holdfast import RegistryCorruption, RegistryError, RegistryManager
 from holdfast.adapters import journal_mirror
 from holdfast.domains.network import RegistryConfig, configured
-from holdfast.kernel.errors import InvalidValue, RegistryUnavailable
+from holdfast.kernel.errors import InvalidValue, RegistryUnavailable, StoreUnavailable
+from holdfast.kernel.limits import LOCK_NAMES_MAX
 from holdfast.kernel.settings import LockTimeouts
 from tests.unit.network_world import host
 
@@ -111,6 +112,68 @@ def test_both_forms_of_a_configuration_mean_the_same() -> None:
     assert not configured({}).logs
 
 
+def test_an_applications_whole_configuration_may_be_given(tmp_path: Path) -> None:
+    whole = {"web": {"port": 80}, "enabled": "no", 7: None, "registry_manager": {"registry_dir": str(tmp_path / "lab")}}
+    with RegistryManager(whole) as manager:
+        manager.register_host(**host(1))
+    assert list(json.loads((tmp_path / "lab" / "hosts.json").read_text())) == ["h1"]
+
+
+@pytest.mark.parametrize("given", [None, "lab/signs", "elsewhere/locks"])
+def test_the_folder_of_lock_files_is_there_from_the_start(tmp_path: Path, given: str | None) -> None:
+    """Other programs list it, and watch it, before any router is locked."""
+    config = {"registry_dir": str(tmp_path / "lab"), **({} if given is None else {"lock_dir": str(tmp_path / given)})}
+    folder = tmp_path / (given or "lab/locks")
+    with RegistryManager(config) as manager:
+        assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+        assert [path.name for path in folder.iterdir() if path.name.startswith("router_")] == []
+        manager.acquire_router_lock("router-1", "job")
+        assert (folder / "router_router-1").is_file()
+        manager.release_router_lock("router-1", "job")
+    with RegistryManager(config):
+        assert folder.is_dir()
+
+
+def test_a_folder_of_lock_files_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable) as refused:
+        RegistryManager({"registry_dir": str(tmp_path / "lab"), "lock_dir": str(tmp_path / "file" / "locks")})
+    assert refused.value.fields["path"] == str(tmp_path / "file" / "locks")
+
+
+def test_managers_with_different_rules_for_addresses_each_keep_their_own(tmp_path: Path) -> None:
+    """Each registration is judged by the rule of the one that registers; what is there stays."""
+    folder = {"registry_dir": str(tmp_path / "lab")}
+    address = {"primary_ip": "10.0.0.1/24"}
+    with RegistryManager({**folder, "ip_uniqueness": "router"}) as loose, RegistryManager(folder) as strict:
+        assert loose.check_and_register_host(**{**host(1), **address, "connected_to": "r1"})
+        assert not strict.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
+        assert loose.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
+        assert not strict.check_and_register_host(**{**host(3), **address, "connected_to": "r3"})
+        assert strict.check_and_register_host(**host(4))
+    shown = json.loads((tmp_path / "lab" / "hosts.json").read_text())
+    assert {name: one["connected_to"] for name, one in shown.items() if one["primary_ip"] == "10.0.0.1/24"} == {
+        "h1": "r1",
+        "h2": "r2",
+    }
+
+
+def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(tmp_path: Path) -> None:
+    names = [f"router-{number:04}" for number in range(LOCK_NAMES_MAX)]
+    with (
+        RegistryManager({"registry_dir": str(tmp_path / "lab")}) as one,
+        RegistryManager({"registry_dir": str(tmp_path / "lab")}) as two,
+    ):
+        assert one.acquire_all_router_locks_atomic(names, "job-1", timeout=0)
+        assert len(list((tmp_path / "lab" / "locks").glob("router_*"))) == len(names) > 64
+        assert not two.acquire_all_router_locks_atomic(names, "job-2", timeout=0)
+        assert one.release_all_router_locks(names, "job-1") == len(names)
+        assert two.acquire_all_router_locks_atomic(names, "job-2", timeout=0)
+        with pytest.raises(InvalidValue, match=f"{LOCK_NAMES_MAX} names, not {LOCK_NAMES_MAX + 1}") as refused:
+            one.acquire_all_router_locks_atomic([*names, "one-more"], "job-1", timeout=0)
+        assert refused.value.fields["names_max"] == LOCK_NAMES_MAX
+
+
 @pytest.mark.parametrize(
     ("said", "logs"),
     [({"transaction_log_path": "x"}, True), ({"transaction_log_path": "x", "enable_transaction_log": False}, False),
@@ -138,7 +201,9 @@ def test_a_path_asks_for_the_log_unless_it_is_switched_off(said: dict[str, Any],
         ({"registry_dir": ""}, "registry_dir"),
         ({"registry_dir": "a\0b"}, "registry_dir"),
         ({"lock_dir": "x"}, "lock_dir"),
-        ({"registry_manager": {}, "enabled": True}, "enabled"),
+        ({"ip_uniqueness": "none"}, "ip_uniqueness"),
+        ({"registry_manager": {"ip_uniquenes": "router"}, "web": {}}, "ip_uniquenes"),
+        ({"web": {"port": 80}}, "web"),
         ({"registry_manager": None}, "registry_manager"),
         ({"registry_manager": {"registry_manager": {}}}, "registry_manager"),
         ([], "registry_manager"),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,6 @@ from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Space
 from holdfast.primitives.journal import Journal
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.patience import PATIENCE_S
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OWNER = Holder(host_id="h", boot_id="b", pid_ns=4, pid=5, start_ticks=678, label="me")
@@ -160,27 +158,6 @@ def test_the_swap_lock_is_a_flock_in_the_folder_for_the_whole_swap(folder: Folde
     with folder.workflows.swap("llama"):
         assert lock.is_held()
     assert not lock.is_held()
-
-
-def test_another_program_is_kept_out_and_keeps_us_out_by_the_folders_lock(folder: Folder) -> None:
-    with closing(FlockLock(folder.path / "workflows" / ".workflows.lock").contender()) as other:
-        assert other.try_take()
-        with mock.patch.object(folder.workflows._room, "_guard", side_effect=lambda: _brief(folder.path)):
-            with pytest.raises(LockTimeout, match="\\.workflows\\.lock"):
-                folder.workflows.register("train", "llama")
-        registered = threading.Event()
-        thread = threading.Thread(target=lambda: (folder.workflows.register("a", "llama"), registered.set()))
-        thread.start()
-        assert not registered.is_set()
-        assert folder.workflows._room.look().workflows == []
-    thread.join(PATIENCE_S)
-    assert registered.is_set()
-
-
-def _brief(path: Path):  # type: ignore[no-untyped-def]
-    from holdfast.adapters.flock import FlockGuard
-
-    return FlockGuard(path / "workflows" / ".workflows.lock", timeout_s=0.01)
 
 
 def test_the_log_mirrors_the_swap_events_of_the_journal(folder: Folder) -> None:

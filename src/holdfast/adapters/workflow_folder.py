@@ -1,17 +1,17 @@
 """Workflows in a folder of plain files: the locks and the log that lie beside `workflows.json` there.
 
-Another system may look at the same folder. So its lock is taken around each change of ours, its swap lock is our swap lock, and
-what happens to swaps is told in its log.
+Another system may look at the same folder. So its swap lock is our swap lock, and what happens to swaps is told in its log. Its
+lock around each change is taken by the files store, as the layout says.
 """
 
 from pathlib import Path
 
 from holdfast.access import PRIVATE, Access, make_folder
-from holdfast.adapters.flock import FlockGuard, FlockLock
+from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import SignalFiles
 from holdfast.adapters.swap_log_file import swap_log_file
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.wire import STATE_LOCK, SWAP_LOCK, SWAP_LOG
+from holdfast.domains.workflows.wire import SWAP_LOCK, SWAP_LOG
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -32,7 +32,6 @@ def workflows_in_folder(
         processes,
         swap_lock=FlockLock(folder / SWAP_LOCK, access),
         signals=SignalFiles(own / "signals", access),
-        guard=lambda: FlockGuard(folder / STATE_LOCK, access=access),
         mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
         label=label,
     )

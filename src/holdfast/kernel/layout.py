@@ -43,6 +43,8 @@ class OneFile(Struct, Generic[R], frozen=True):
     part: str | None = None
     spread: Callable[[Any], Iterable[tuple[str, Document]]] = lambda value: value.items()
     gather: Callable[[Mapping[str, Document]], Any] = dict
+    lock: str | None = None
+    """The file in that folder whose exclusive flock every program of this layout holds around a change; None: there is none."""
 
 
 class FilePerRecord(Struct, Generic[R], frozen=True):
@@ -51,6 +53,8 @@ class FilePerRecord(Struct, Generic[R], frozen=True):
     folder: str
     name: str
     wire: Wire[R]
+    lock: str | None = None
+    """As that of `OneFile`."""
 
 
 class Sign(Struct, Generic[R], frozen=True):

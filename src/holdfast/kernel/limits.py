@@ -111,14 +111,19 @@ BACKFILL_MAX = 4
 """How often a waiting request is overtaken by later ones that may delay it. Fewer leave free resources idle behind a blocked
 set; more let large sets wait long."""
 
-LOCK_NAMES_MAX = 64
-"""Most names in one request."""
+LOCK_NAMES_MAX = KEYS_PER_STATEMENT_MAX
+"""Most names in one request: a free set is taken by one statement. Each name's row lists the whole set, so the bytes of a grant
+grow with the square of it; a set of so many is granted in about 20 ms, and handed to a waiter in about 40."""
 
-LOCK_SET_BYTES_MAX = 3072
+LOCK_SET_BYTES_MAX = 8192
 """Longest the names of one request may be together in UTF-8: each name's row lists them all, for each of its holders."""
 
 LOCK_SHARERS_MAX = 256
-"""Most that share one resource at a time; the next waits until one of them leaves. With this a row stays within its bound."""
+"""Most that share one resource at a time; the next waits until one of them leaves."""
+
+LOCK_HOLDS_BYTES_MAX = 256 << 10
+"""Most bytes of all holds of one resource. Large sets fill it before there are so many sharers, and then the next waits too:
+a grant of a set writes that much for each of its names."""
 
 LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time to live of a grant."""

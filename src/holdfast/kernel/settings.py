@@ -101,6 +101,8 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
     retry_attempts: int = RETRY_ATTEMPTS
     retry_delay: float = RETRY_DELAY_S
     require_router_lock: bool = False
+    ip_uniqueness: Literal["global", "router"] = "global"
+    """Within what an address is unique: the whole registry, or the hosts of one router."""
     job_priorities: dict[str, int] = msgspec.field(default_factory=dict)
     lease_ttl_s: float | None = None
 

@@ -205,5 +205,5 @@ JOBS = Space(
     Job,
     indexes={"turn": _turn, "running": _running, "ended": _ended, "worker": _worker},
     # Loaded when a folder is used: picking from a database needs none of it.
-    layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read)),
+    layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read), lock=".lock"),
 )

@@ -37,19 +37,14 @@ class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
 
 
 def configured(config: Mapping[str, Any]) -> RegistryConfig:
-    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it.
+    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it. Keys beside `registry_manager` are other
+    parts of an application's configuration, and are ignored.
 
     Raises InvalidValue, naming the key, for one that is unknown or of a wrong type.
     """
     inner = config.get(SECTION) if isinstance(config, Mapping) and SECTION in config else config
     if not isinstance(inner, Mapping):
         raise InvalidValue(f"the registry's configuration is no object: give a dict, or one under {SECTION}", field=SECTION)
-    if inner is not config and (others := [str(key) for key in config if key != SECTION]):
-        raise InvalidValue(
-            f"beside {SECTION} there is {', '.join(others)[:80]}: give the whole configuration under {SECTION}, or all of it "
-            "without that",
-            field=others[0],
-        )
     try:
         return msgspec.convert(dict(inner), RegistryConfig)
     except msgspec.ValidationError as error:

@@ -1,4 +1,5 @@
-"""Registered hosts: names, addresses and MACs are each unique, decided in the step that registers."""
+"""Registered hosts: names, addresses and MACs are each unique, decided in the step that registers. An address may be unique
+among the hosts of one router only, if the settings say so."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,13 +67,14 @@ class Hosts:
         self._room = room
         self._leases = leases
         self._timeout_s = room.settings.lock_timeouts.host_registry
+        self._per_router = room.settings.ip_uniqueness == "router"
 
     def register(self, hosts: Sequence[NewHost]) -> None:
         """Register all of them, or none. Raises RegistryCollision, naming what collides and with whom."""
 
         def body(tx: Tx) -> None:
             for new in hosts:
-                _refuse_collision(tx, new)
+                self._refuse_collision(tx, new)
                 host = replace(new.host, created_at=clock.render(tx.now), registered_at_timestamp=tx.now.timestamp())
                 tx.put(HOSTS, new.name, host)
                 facts = {"primary_ip": host.primary_ip, "connected_to": host.connected_to, "mac_address": host.mac_address}
@@ -80,6 +82,17 @@ class Hosts:
 
         if hosts:
             self._room.store.transact(body, scope=[HOSTS], timeout_s=self._timeout_s)
+
+    def _refuse_collision(self, tx: Tx, new: NewHost) -> None:
+        if tx.get(HOSTS, new.name) is not None:
+            raise _collision(new, "name", new.name, new.name)
+        ip, mac = normal_ip(new.host.primary_ip), normal_mac(new.host.mac_address)
+        # Of one address there is at most one host a router.
+        for row in tx.find(HOSTS, "ip", (ip,), limit=None if self._per_router else 1):
+            if not self._per_router or row.record.connected_to == new.host.connected_to:
+                raise _collision(new, "primary_ip", ip, row.key)
+        for row in tx.find(HOSTS, "mac", (mac,), limit=1):
+            raise _collision(new, "mac_address", mac, row.key)
 
     def remove(self, name: str, *, force: bool) -> tuple[bool, tuple[str, ...]]:
         """Remove a host, with its leases if forced; return whether it was there, and whose leases went along.
@@ -120,17 +133,6 @@ class Hosts:
     def count(self) -> int:
         """How many there are."""
         return self._room.store.read(lambda tx: tx.count(HOSTS), scope=[HOSTS])
-
-
-def _refuse_collision(tx: Tx, new: NewHost) -> None:
-    if tx.get(HOSTS, new.name) is not None:
-        raise _collision(new, "name", new.name, new.name)
-    for field, index, place in (
-        ("primary_ip", "ip", normal_ip(new.host.primary_ip)),
-        ("mac_address", "mac", normal_mac(new.host.mac_address)),
-    ):
-        for row in tx.find(HOSTS, index, (place,), limit=1):
-            raise _collision(new, field, place, row.key)
 
 
 def _collision(new: NewHost, field: str, value: str, other: str) -> RegistryCollision:

@@ -1,6 +1,5 @@
 """The registry of workflows: who needs which recipe, and who may begin."""
 
-from contextlib import nullcontext
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -9,7 +8,7 @@ from holdfast.domains.workflows import refusing
 from holdfast.domains.workflows.change import Change, current_in
 from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow
 from holdfast.domains.workflows.registering import Registered, Registering, check_seconds, check_ttl, checked_terms
-from holdfast.domains.workflows.room import Guard, Room, Sight
+from holdfast.domains.workflows.room import Room, Sight
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import WORKFLOWS
 from holdfast.domains.workflows.swap import OnWait, Policy, Swap
@@ -56,11 +55,10 @@ class Workflows:
         *,
         swap_lock: SwapLock,
         signals: Signals,
-        guard: Guard = nullcontext,
         mirror: Mirror | None = None,
         label: str = "",
     ) -> None:
-        self._room = Room(store, journal, processes, swap_lock, signals, guard, mirror or NoMirror())
+        self._room = Room(store, journal, processes, swap_lock, signals, mirror or NoMirror())
         self._label = label
 
     def register(

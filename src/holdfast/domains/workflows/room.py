@@ -1,7 +1,7 @@
 """What every operation on workflows shares: the store, the processes, the swap lock and the signal files."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -20,9 +20,6 @@ from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
 
 T = TypeVar("T")
-
-Guard = Callable[[], AbstractContextManager[object]]
-"""What is held around each change, where another system looks at the same files."""
 
 
 class Sight(NamedTuple):
@@ -59,7 +56,6 @@ class Room:
         processes: Processes,
         swap_lock: SwapLock,
         signals: Signals,
-        guard: Guard,
         mirror: Mirror,
     ) -> None:
         self.store = store
@@ -67,7 +63,6 @@ class Room:
         self.processes = processes
         self.swap_lock = swap_lock
         self.signals = signals
-        self._guard = guard
         self._mirror = mirror
 
     def look(self) -> Sight:
@@ -106,8 +101,7 @@ class Room:
             except (Refused, Lost) as error:
                 return error
 
-        with self._guard():
-            result = self.store.transact(whole, scope=SCOPE)
+        result = self.store.transact(whole, scope=SCOPE)
         self._after(begun[0])
         if isinstance(result, HoldfastError):
             raise result
@@ -115,8 +109,7 @@ class Room:
 
     def change_rows(self, body: Callable[[Tx], T]) -> T:
         """One transaction over single workflows, which neither sweeps nor asks about the marker."""
-        with self._guard():
-            return self.store.transact(body, scope=[rows(WORKFLOWS)])
+        return self.store.transact(body, scope=[rows(WORKFLOWS)])
 
     def wake(self) -> None:
         """Let everyone who waits look again."""

@@ -137,11 +137,17 @@ def _or_null(documents: Mapping[str, Document]) -> Document | None:
 
 
 def _single(part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]) -> OneFile[R]:
-    return OneFile(FOLDER, FILE, Wire(write, read), part=part, spread=_at_most_one, gather=_or_null)
+    return OneFile(FOLDER, FILE, Wire(write, read), part=part, spread=_at_most_one, gather=_or_null, lock=STATE_LOCK)
 
 
 WORKFLOWS_LAYOUT = OneFile(
-    FOLDER, FILE, Wire(workflow_to_file, workflow_from_file), part="workflows", spread=_named, gather=_listed
+    FOLDER,
+    FILE,
+    Wire(workflow_to_file, workflow_from_file),
+    part="workflows",
+    spread=_named,
+    gather=_listed,
+    lock=STATE_LOCK,
 )
 MARKER_LAYOUT = _single("swap_in_progress", marker_to_file, marker_from_file)
 CURRENT_LAYOUT = _single("current_recipe", current_to_file, current_from_file)

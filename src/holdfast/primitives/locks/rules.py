@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.kernel.limits import BACKFILL_MAX, LOCK_SHARERS_MAX
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.limits import BACKFILL_MAX, LOCK_HOLDS_BYTES_MAX, LOCK_SHARERS_MAX
 from holdfast.primitives.locks.record import Hold, Mode, Request, conflict, within
 from holdfast.primitives.locks.table import Table
 
@@ -60,7 +61,10 @@ def held_against(table: Table, request: Request) -> list[Obstacle]:
 
 def _full(holds: tuple[Hold, ...], request: Request) -> bool:
     """Do so many share it that a request which would too has to wait until one of them leaves?"""
-    return len(holds) >= LOCK_SHARERS_MAX and request.mode is Mode.SHARED and not _covered(holds, request)
+    if request.mode is not Mode.SHARED or _covered(holds, request):
+        return False
+    # A request says all that its hold would, and more.
+    return len(holds) >= LOCK_SHARERS_MAX or sum(len(to_json(one)) for one in (*holds, request)) > LOCK_HOLDS_BYTES_MAX
 
 
 def _covered(holds: tuple[Hold, ...], request: Request) -> bool:

@@ -62,11 +62,15 @@ def check_names(names: str | Iterable[str]) -> tuple[str, ...]:
         check_label(name, "resource")
     if len(wanted) > 1 and sum(len(name.encode()) for name in wanted) > LOCK_SET_BYTES_MAX:
         raise InvalidValue(
-            f"the names of one request may have {LOCK_SET_BYTES_MAX} bytes together: ask for a name that stands for many"
+            f"the names of one request may have {LOCK_SET_BYTES_MAX} bytes together: ask for a name that stands for many",
+            field="names",
+            bytes_max=LOCK_SET_BYTES_MAX,
         )
     if len(wanted) > LOCK_NAMES_MAX:
         raise InvalidValue(
-            f"one request may have {LOCK_NAMES_MAX} names, not {len(wanted)}: ask for a name that stands for many"
+            f"one request may have {LOCK_NAMES_MAX} names, not {len(wanted)}: ask for a name that stands for many",
+            field="names",
+            names_max=LOCK_NAMES_MAX,
         )
     return wanted
 

@@ -13,6 +13,7 @@ rendering.py    JSON for people, whole or put together of parts
 redo.py         what the files of a committed change are to hold
 bringing.py     from a change to its files, once or again
 disk.py         reading and replacing files, so that they are there after a power loss
+folder_lock.py  the locks that other programs take in the same folders
 mending.py      damaged files: set aside and restored
 signs.py        files that only show
 naming.py       keys as names of files

@@ -13,8 +13,8 @@ from holdfast.stores.files.disk import Disk, Signature, Spot, Unfit, signature_o
 from holdfast.stores.files.drawer import Drawer, Keys, entry_of
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.pile import Entry, Pile
-from holdfast.stores.files.redo import Change
-from holdfast.stores.files.sheet import NO_FILE, Sheet, Unsound, documents_of, parse
+from holdfast.stores.files.redo import Change, content_of
+from holdfast.stores.files.sheet import NO_FILE, Sheet, Unsound, documents_of
 
 Pending = Mapping[Spot, Change]
 
@@ -44,7 +44,10 @@ class Cabinet:
         """The file of a layout. Raises Unsound for one that is no JSON, or StoreUnavailable."""
         spot = self.spot(layout)
         if spot in pending:
-            data = pending[spot].data
+            try:
+                data = content_of(self.disk, pending[spot])
+            except Unfit as error:
+                raise Unsound(spot, layout, space, str(error)) from None
             return NO_FILE if data is None else _sheet(spot, layout, space, data)
         path = spot.path
         known = self._sheets.get(path)
@@ -134,6 +137,10 @@ class Cabinet:
         pattern = naming.pattern_of(layout.name)
         return Spot(self.folders.of(layout.folder) / pattern.base, pattern.path(key))
 
+    def lock_of(self, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
+        """The file that other programs of a layout lock around each change; None where there is none."""
+        return None if layout.lock is None else self.folders.of(layout.folder) / layout.lock
+
     def forget(self) -> None:
         """Read everything anew from here on."""
         self._sheets, self._drawn, self._drawers = {}, {}, {}
@@ -201,9 +208,11 @@ class CardSource(Generic[R]):
 
 def _sheet(spot: Spot, layout: OneFile[Any], space: Space[Any], data: bytes) -> Sheet:
     try:
-        return Sheet(parse(data), data)
+        sheet = Sheet(data)
+        sheet.value  # noqa: B018 - it is no file of ours if that cannot be read
     except ValueError as error:
         raise Unsound(spot, layout, space, str(error)) from None
+    return sheet
 
 
 def _written(space: Space[R], key: str, change: Change) -> Entry[R] | None:

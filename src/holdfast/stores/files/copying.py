@@ -23,7 +23,7 @@ from holdfast.stores.files.rendering import render
 from holdfast.stores.files.sheet import Unsound, with_documents
 from holdfast.stores.files.store import FilesStore, make
 from holdfast.stores.files.transaction import ADOPTED
-from holdfast.stores.files.upkeep import Part, entries_of, parts_of, recover
+from holdfast.stores.files.upkeep import Part, all_locks, entries_of, parts_of, recover
 from holdfast.stores.sqlite import copying
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def handed(store: FilesStore, spaces: Spaces, use: Callable[[Contents], T]) -> T
                     counts[one.space.name] += len(one.entries)
                 return use(Contents(inner.era, counts, _kept(inner, found), inner.journal))
 
-    return store.alone(work, TRANSACT_TIMEOUT_S)
+    return store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def fill(
@@ -159,16 +159,18 @@ def _inner_records(all_of: Contents, desks: _Desks) -> Iterator[Kept]:
 
 def _changes(cabinet: Cabinet, by_space: Mapping[Space[Any], Mapping[str, Any]]) -> Iterator[Change]:
     sheets: dict[Spot, Any] = {}
+    locks: dict[Spot, Path | None] = {}
     for space, documents in by_space.items():
         layout = laid_out(space)
         if isinstance(layout, OneFile):
             spot = cabinet.spot(layout)
             sheets[spot] = with_documents(layout, sheets.get(spot), documents)
+            locks[spot] = cabinet.lock_of(layout)
         elif isinstance(layout, FilePerRecord):
             for key, document in documents.items():
-                yield Change(cabinet.spot_of(layout, key), render(document), keep=False)
+                yield Change(cabinet.spot_of(layout, key), render(document), keep=False, lock=cabinet.lock_of(layout))
     for spot, value in sheets.items():
-        yield Change(spot, render(value), keep=False)
+        yield Change(spot, render(value), keep=False, lock=locks[spot])
 
 
 def _refuse_full(cabinet: Cabinet, space: Space[Any]) -> None:

@@ -103,11 +103,12 @@ class Disk:
         except OSError as error:
             raise unreadable(spot.path, error) from None
 
-    def stage(self, spot: Spot, data: bytes) -> None:
+    def stage(self, spot: Spot, data: bytes) -> int:
         """Write the temporary file beside a file's place, synced, with the mode and group of the file that it is to replace.
-        Folders that are not there are made. Raises StoreUnavailable, and then nothing but a temporary file is left."""
+        Return its time in nanoseconds. Folders that are not there are made. Raises StoreUnavailable, and then nothing but a
+        temporary file is left."""
         try:
-            self.patiently(lambda: self._stage(spot, data))
+            return self.patiently(lambda: self._stage(spot, data))
         except (OSError, Unfit) as error:
             raise _unwritable(spot.path, error) from None
 
@@ -157,7 +158,7 @@ class Disk:
                 break
         faults.reach("files.folder_sync.after")
 
-    def _stage(self, spot: Spot, data: bytes) -> None:
+    def _stage(self, spot: Spot, data: bytes) -> int:
         self._make_folder(spot.folder)
         with _parent(spot, make=self._access) as (folder, name):
             old = _lstat(name, folder)
@@ -171,11 +172,16 @@ class Disk:
             try:
                 _dress(fd, old, self._access)
                 _write(fd, data)
+                # To the nanosecond, which no file of another program has: the kernel's own time stands still for milliseconds,
+                # and a removed file's number is soon another's. Or a change right after ours might leave no trace.
+                now_ns = time.time_ns()
+                os.utime(fd, ns=(now_ns, now_ns))
                 faults.reach("files.write.after")
                 os.fsync(fd)
                 faults.reach("files.sync.after")
             finally:
                 os.close(fd)
+            return now_ns
 
     def _make_folder(self, folder: Path) -> None:
         """Sync its name too if it is empty: whoever made it may have been killed before. With a file in it, that was done."""

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
 from holdfast.stores.files.disk import NO_LINKS, Disk, Found, Spot, Unfit, backup_of
-from holdfast.stores.files.sheet import Sheet, Unsound, documents_of, parse
+from holdfast.stores.files.sheet import Sheet, Unsound, documents_of
 
 GONE = "it is gone"
 
@@ -64,7 +64,7 @@ def _sound(disk: Disk, spot: Spot, layout: OneFile[Any]) -> Found | None:
     try:
         found = disk.read(spot)
         if found is not None:
-            documents_of(layout, Sheet(parse(found.data), found.data))
+            documents_of(layout, Sheet(found.data))
         return found
     except (Unfit, ValueError):
         return None

@@ -1,5 +1,6 @@
 """All records of one space in files: what was found of each, and their order by each index, worked out once."""
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Any, Generic
 
@@ -17,20 +18,21 @@ WRONG_DOCUMENT = (ValueError, TypeError, KeyError, AttributeError, IndexError, A
 class Entry(Generic[R]):
     """One record as it was found: its document, and what that means, worked out once."""
 
-    __slots__ = ("_error", "_places", "_record", "_rendered", "document")
+    __slots__ = ("_error", "_places", "_record", "document", "written")
 
     def __init__(self, document: Any, *, record: R | None = None, error: Corrupt | None = None) -> None:
         self.document = document
         self._record = record
         self._error = error
         self._places: list[bytes | None] | None = None
-        self._rendered: bytes | None = None
+        self.written: bytes | None = None
+        """What `rendered` has returned."""
 
     def rendered(self, key: str) -> bytes:
         """The document as it stands under its key in a file for people. Written once: of a thousand records one is new."""
-        if self._rendered is None:
-            self._rendered = as_member(key, self.document)
-        return self._rendered
+        if self.written is None:
+            self.written = as_member(key, self.document)
+        return self.written
 
     def record(self, space: Space[R], key: str, wire: Wire[R]) -> R:
         """The record. Raises RecordInvalid or SchemaTooNew for a damaged one."""
@@ -67,14 +69,21 @@ class Entry(Generic[R]):
 
 
 class Pile(Generic[R]):
-    """The entries of a space by key. It is never changed: `changed` makes another."""
+    """The entries of a space by key. One that is shared is never changed: `changed` makes another."""
 
     def __init__(self, space: Space[R], wire: Wire[R], entries: dict[str, Entry[R]]) -> None:
         self._space = space
         self._wire = wire
         self.entries = entries
+        self._keys: list[str] | None = None
         self._ranks: Ranks | None = None
         self._broken: dict[str, Corrupt] = {}
+
+    def sorted_keys(self) -> list[str]:
+        """Their keys, sorted."""
+        if self._keys is None:
+            self._keys = sorted(self.entries)
+        return self._keys
 
     def ranks(self) -> Ranks:
         """Their order by each index. The places of damaged records are not known."""
@@ -90,19 +99,30 @@ class Pile(Generic[R]):
 
     def changed(self, changes: Mapping[str, Entry[R] | None]) -> "Pile[R]":
         """The pile with these entries instead; None: without it."""
-        entries = dict(self.entries)
-        for key, entry in changes.items():
-            if entry is None:
-                entries.pop(key, None)
-            else:
-                entries[key] = entry
-        pile = Pile(self._space, self._wire, entries)
+        pile = Pile(self._space, self._wire, dict(self.entries))
+        pile._keys = None if self._keys is None else list(self._keys)
         if self._ranks is not None:
             pile._ranks = self._ranks.copy()
             pile._broken = dict(self._broken)
-            for key, entry in changes.items():
-                pile._move(pile._ranks, key, self.entries.get(key), entry)
+        for key, entry in changes.items():
+            pile.set(key, entry)
         return pile
+
+    def set(self, key: str, entry: Entry[R] | None) -> None:
+        """Put an entry in; None: take it out. Only for who made this pile and has not shared it yet: a batch of a thousand
+        changes must not copy everything a thousand times."""
+        before = self.entries.get(key)
+        if entry is None:
+            self.entries.pop(key, None)
+        else:
+            self.entries[key] = entry
+        if self._keys is not None and (before is None) != (entry is None):
+            if entry is None:
+                del self._keys[bisect_left(self._keys, key)]
+            else:
+                insort(self._keys, key)
+        if self._ranks is not None:
+            self._move(self._ranks, key, before, entry)
 
     def _move(self, ranks: Ranks, key: str, before: Entry[R] | None, after: Entry[R] | None) -> None:
         was = None if self._broken.pop(key, None) or before is None else self._places(key, before)

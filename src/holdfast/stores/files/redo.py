@@ -5,26 +5,46 @@ reader takes what it says for what the files hold.
 """
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.stores.files.disk import Spot
+from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, temporary
 from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.rendering import render
+from holdfast.stores.files.sheet import parse
 
 _PART_BYTES = 700_000
 """So much of a file in a row: in base64 and with what stands around it, it is below the bound of a record. A file may be of any
 size."""
 
+Stamp = tuple[int, int]
+"""A staged file's time in nanoseconds, and its bytes."""
+
 
 class Change(NamedTuple):
-    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it."""
+    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it.
+
+    `lock` is what other programs hold while they change that file. `before` is the digest of what the change was decided by: a
+    file that is another by now was changed by such a program since, and stays. Empty: there was no file. None: it does not
+    matter what is there.
+
+    A redo record of a file with many records keeps only `delta`, the documents that are new, and not `data`: else each change
+    of one record would write all of them twice. `stamp` tells the file that was staged, whose time is like no other's; without
+    it, the documents are put into the file that is there, which may be done any number of times.
+    """
 
     spot: Spot
     data: bytes | None
     keep: bool
+    lock: Path | None = None
+    before: str | None = None
+    delta: bytes | None = None
+    stamp: Stamp | None = None
 
 
 class Part(Record, frozen=True, kw_only=True):
@@ -35,6 +55,10 @@ class Part(Record, frozen=True, kw_only=True):
     data: bytes | None
     keep: bool
     more: bool
+    lock: str | None = None
+    before: str | None = None
+    stamp: Stamp | None = None
+    """With one, `data` is a delta."""
 
 
 class Mark(Record, frozen=True, kw_only=True):
@@ -62,6 +86,11 @@ FIRST = _key(0)
 """Where a redo record begins, if there is one."""
 
 
+def digest(data: bytes | None) -> str:
+    """What tells the content of a file from any other; empty when there is no file."""
+    return "" if data is None else blake2b(data, digest_size=16).hexdigest()
+
+
 def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
     """Write the redo record of the changes, in their transaction."""
     for key, part in numbered(folders, changes):
@@ -71,10 +100,23 @@ def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
 def numbered(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, Part]]:
     """The parts of a redo record of these changes, by their keys."""
     number = 0
-    for spot, data, kept in changes:
+    for spot, whole, kept, lock, before, delta, stamp in changes:
+        locked = None if lock is None else folders.told(lock)
+        data = whole if delta is None or stamp is None else delta
+        stamp = None if delta is None else stamp
         pieces = [None] if data is None else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            yield _key(number), Part(folder=folders.told(spot.folder), name=spot.name, data=piece, keep=kept, more=left > 0)
+            part = Part(
+                folder=folders.told(spot.folder),
+                name=spot.name,
+                data=piece,
+                keep=kept,
+                more=left > 0,
+                lock=locked,
+                before=before,
+                stamp=stamp,
+            )
+            yield _key(number), part
             number += 1
 
 
@@ -87,9 +129,45 @@ def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
             pieces.append(part.data)
         if not part.more:
             spot = Spot(folders.found(part.folder), part.name)
-            found[spot] = Change(spot, None if part.data is None else b"".join(pieces), part.keep)
+            lock = None if part.lock is None else folders.found(part.lock)
+            data = None if part.data is None else b"".join(pieces)
+            whole, delta = (data, None) if part.stamp is None else (None, data)
+            found[spot] = Change(spot, whole, part.keep, lock, part.before, delta, part.stamp)
             pieces = []
     return found
+
+
+def resolved(disk: Disk, change: Change) -> Change:
+    """The change with all that its file is to hold. Raises Unfit and StoreUnavailable."""
+    return change if change.delta is None else change._replace(data=content_of(disk, change), delta=None, stamp=None)
+
+
+def content_of(disk: Disk, change: Change) -> bytes | None:
+    """What the file of a redo record is to hold; None: it is to be gone. Raises Unfit, when only the documents that are new are
+    known and the file that they belong in is damaged or gone, and StoreUnavailable."""
+    if change.delta is None:
+        return change.data
+    there = disk.read(change.spot)
+    for found in (there, _read_staged(disk, change.spot)):
+        if found is not None and (found.signature.mtime_ns, found.signature.bytes) == change.stamp:
+            return found.data
+    try:
+        value = None if there is None else parse(there.data)
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    if not isinstance(value, dict):
+        raise Unfit("it is gone" if there is None else "it is not a JSON object")
+    new = parse(change.delta)
+    gone = {key for key, document in new.items() if document is None}
+    return render({key: document for key, document in {**value, **new}.items() if key not in gone})
+
+
+def _read_staged(disk: Disk, spot: Spot) -> Found | None:
+    head, slash, last = spot.name.rpartition("/")
+    try:
+        return disk.read(Spot(spot.folder, f"{head}{slash}{temporary(last)}"))
+    except Unfit:
+        return None
 
 
 def clear(tx: Tx) -> None:

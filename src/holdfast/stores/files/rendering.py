@@ -1,6 +1,6 @@
 """JSON for people who read the files: indented by two, keys sorted; whole, or put together of parts."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,9 +17,9 @@ def as_member(key: str, value: Any) -> bytes:
     return b"  " + msgspec.json.encode(key) + b": " + _formatted(value).replace(b"\n", b"\n  ")
 
 
-def members(parts: Mapping[str, bytes]) -> bytes:
-    """The file of an object whose members are given as `as_member` writes them: what `render` makes of it all."""
-    return b"{\n" + b",\n".join([parts[key] for key in sorted(parts)]) + b"\n}\n" if parts else render({})
+def members(parts: Sequence[bytes]) -> bytes:
+    """The file of an object whose members are given as `as_member` writes them, sorted: what `render` makes of it all."""
+    return b"".join((b"{\n", b",\n".join(parts), b"\n}\n")) if parts else render({})
 
 
 def _formatted(value: Any) -> bytes:

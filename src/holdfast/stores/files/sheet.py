@@ -1,7 +1,7 @@
 """A file that holds all records of a space, or of several: its JSON, the documents in it, and the same written again."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,14 +22,25 @@ class Unsound(Exception):
         self.why = why
 
 
-class Sheet(NamedTuple):
-    """A file as it was read: its JSON and its bytes. No bytes: there is no file."""
+class Sheet:
+    """A file as it was read or written: its bytes, and its JSON, which is parsed when it is first asked for. No bytes: there is
+    no file."""
 
-    value: Any
-    data: bytes | None
+    __slots__ = ("_value", "data")
+
+    def __init__(self, data: bytes | None) -> None:
+        self.data = data
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """Raises ValueError for bytes that are no JSON."""
+        if self._value is None and self.data is not None:
+            self._value = parse(self.data)
+        return self._value
 
 
-NO_FILE = Sheet(None, None)
+NO_FILE = Sheet(None)
 
 
 def parse(data: bytes) -> Any:

@@ -1,5 +1,6 @@
 """The records of one space as a transaction sees them: what was found in files, and over it what the transaction changed."""
 
+from bisect import bisect_left
 from itertools import islice
 from typing import Generic, Protocol
 
@@ -34,6 +35,8 @@ class Shelf(Generic[R]):
         self._source = source
         self.changed: dict[str, Entry[R] | None] = {}
         self._pile: Pile[R] | None = None
+        self._is_own = False
+        """Was the pile made here? Then it may be changed; else all share it."""
 
     def entry(self, key: str) -> Entry[R] | None:
         """The entry under a key."""
@@ -43,7 +46,8 @@ class Shelf(Generic[R]):
         """Every entry."""
         if self._pile is None:
             found = self._source.all()
-            self._pile = found.changed(self.changed) if self.changed else found
+            self._is_own = bool(self.changed)
+            self._pile = found.changed(self.changed) if self._is_own else found
         return self._pile
 
     def put(self, key: str, record: R) -> None:
@@ -70,14 +74,13 @@ class Shelf(Generic[R]):
         """What `range` of the port asks for."""
         check_limit(limit)
         check_texts(prefix, start, stop)
-        entries = self.pile().entries
-        low, end = max(prefix, start or ""), beyond_text(prefix) if prefix else None
-        keys = sorted(
-            (key for key in entries if low <= key and (stop is None or key < stop) and (end is None or key < end)),
-            reverse=reverse,
-        )
+        pile = self.pile()
+        entries, keys = pile.entries, pile.sorted_keys()
+        ends = [end for end in (stop, beyond_text(prefix) if prefix else None) if end is not None]
+        low = bisect_left(keys, max(prefix, start or ""))
+        between = keys[low : bisect_left(keys, min(ends)) if ends else len(keys)]
         found = []
-        for key in keys[:limit]:
+        for key in islice(reversed(between) if reverse else between, limit):
             try:
                 found.append((key, self.record(key, entries[key])))
             except Corrupt as error:
@@ -115,7 +118,12 @@ class Shelf(Generic[R]):
 
     def _set(self, key: str, entry: Entry[R] | None) -> None:
         self.changed[key] = entry
-        self._pile = None
+        if self._pile is None:
+            return
+        if self._is_own:
+            self._pile.set(key, entry)
+        else:
+            self._pile, self._is_own = self._pile.changed({key: entry}), True
 
     def _tell(self, pile: Pile[R], damage: Damage | None) -> None:
         broken = pile.broken()

@@ -23,6 +23,7 @@ from holdfast.stores import plain
 from holdfast.stores.files import bringing, debris, owning, redo
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, Unfit
+from holdfast.stores.files.folder_lock import FolderLocks, locks_of
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE, mend
 from holdfast.stores.files.picture import InFiles, Moved, Picture, scope_of
@@ -50,12 +51,21 @@ class _Done(NamedTuple):
     touched: Mapping[Space[Any], Iterable[str]]
 
 
+class _Unlocked(Exception):
+    """What is to be brought up lies in folders whose locks were not taken."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__(", ".join(map(str, paths)))
+        self.paths = tuple(paths)
+
+
 class FilesStore:
     """A store in the files of a folder, for one machine.
 
     Promised: the port, for every process of this machine that opens the same folder; and that records with a layout lie in
     its files as of the last transaction, or are there when the next one begins. A file that a person has changed is seen.
-    Not promised: anything about two programs that change the files at once, of which only one is Holdfast.
+    A program that takes the lock of a layout, where it has one, may change its files at the same time. Not promised: anything
+    about another that changes them at once.
     """
 
     kind = "files"
@@ -90,6 +100,8 @@ class FilesStore:
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
         self.cabinet = Cabinet(self.folders, self.disk)
         self._picture = Picture(self.cabinet, self.inner)
+        self._folder_locks = FolderLocks(self.access)
+        self._lock_paths: dict[tuple[Space[Any], ...], tuple[Path, ...]] = {}
         with contextlib.ExitStack() as undone:
             undone.callback(self.inner.close)
             self._refuse_networks()
@@ -117,7 +129,7 @@ class FilesStore:
         if not plan.laid:
             return self._transact_inner(body, scope, durable, timeout_s)
         deadline = time.monotonic() + timeout_s
-        return self.alone(lambda: self._transact(body, plan, deadline), timeout_s)
+        return self.alone(lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.laid))
 
     def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         plan = scope_of(tuple(scope))
@@ -129,7 +141,7 @@ class FilesStore:
             except Moved:
                 continue
             except Unsound as unsound:
-                self.alone(lambda unsound=unsound: self._mend(unsound), timeout_s)  # type: ignore[misc]
+                self.alone(lambda unsound=unsound: self._mend(unsound), timeout_s, self._locks_of((unsound.space,)))  # type: ignore[misc]
         return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), timeout_s)
 
     def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
@@ -164,31 +176,39 @@ class FilesStore:
             self._closed = True
             self.cabinet.forget()
             self._latch.close()
+            self._folder_locks.close()
             self._signs.close()
             self.inner.close()
 
     def after_fork(self) -> None:
         """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
         self._latch.abandon()
+        self._folder_locks.after_fork()
         self._picture.forget()
         if not self._closed:
             self._latch = Gate(self.folders.own / "latch", self.access)
             self._signs.after_fork()
 
-    def alone(self, work: Callable[[], T], timeout_s: float) -> T:
+    def alone(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
         """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
-        brought up first. Raises LockTimeout when the turn does not come in time."""
+        brought up first. `locks` are those of the folders that the work changes, in their order: other programs that take them
+        do not change those either. Raises LockTimeout when the turn does not come in time."""
         if self._closed:
             raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
         faults.reach("files.latch.before")
 
         def in_turn() -> T:
             faults.reach("files.latch.after")
-            self._recover(deadline)
+            self._recover(deadline, locks)
             return work()
 
         deadline = time.monotonic() + timeout_s
-        return self._latch.run(in_turn, timeout_s, sleepy=True)
+        while True:
+            try:
+                return self._folder_locks.run(locks, lambda: self._latch.run(in_turn, _left(deadline), sleepy=True), deadline)
+            except _Unlocked as unlocked:
+                # Not at the latch: nobody waits there for another program.
+                locks = tuple(sorted({*locks, *unlocked.paths}))
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """What lies among the folders of a space and is no record; see kernel/debris.py."""
@@ -196,11 +216,19 @@ class FilesStore:
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
         """Remove such a thing, if it is still one; see kernel/debris.py."""
-        return self.alone(lambda: debris.remove(self.cabinet, space, key, older_than_s=older_than_s), TRANSACT_TIMEOUT_S)
+        return self.alone(
+            lambda: debris.remove(self.cabinet, space, key, older_than_s=older_than_s),
+            TRANSACT_TIMEOUT_S,
+            self._locks_of((space,)),
+        )
+
+    def folders_of(self, namespace: str) -> Folders:
+        """Where the files of a namespace lie."""
+        return Folders(self.root, namespace, self._given)
 
     def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
         """The files and the part of the inner store that belong to another namespace; the caller closes the latter."""
-        cabinet = Cabinet(Folders(self.root, namespace, self._given), self.disk)
+        cabinet = Cabinet(self.folders_of(namespace), self.disk)
         return cabinet, SqliteStore(self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock)
 
     def _transact_inner(self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float) -> T:
@@ -250,20 +278,25 @@ class FilesStore:
             changed = bringing.plan_of(mine.changed(), self.cabinet)
         finally:
             mine.end()
-        changes = changed.changes()
-        self._stage(changes, staged)
+        changes = bringing.found_before(self.disk, changed.changes(self.cabinet))
+        changes = self._stage(changes, staged)
         redo.keep(tx, self.folders, changes)
         return _Done(result, changed, changes, noting.touched)
 
-    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> None:
-        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was."""
+    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> list[redo.Change]:
+        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was. Returns the changes
+        with what tells their staged files from others."""
+        stamped = []
         try:
             for change in changes:
                 if change.data is None:
                     self.disk.check_removable(change.spot)
+                    stamped.append(change)
                 else:
                     staged.append(change.spot)
-                    self.disk.stage(change.spot, change.data)
+                    time_ns = self.disk.stage(change.spot, change.data)
+                    stamped.append(change._replace(stamp=(time_ns, len(change.data))))
+            return stamped
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error.message}; nothing was changed", **error.fields) from None
 
@@ -278,14 +311,18 @@ class FilesStore:
             return
         done.plan.remember(self.cabinet)
 
-    def _recover(self, deadline: float) -> None:
-        """At the latch: bring up what somebody who was killed has committed and not brought up."""
+    def _recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
+        """At the latch: bring up what somebody who was killed has committed and not brought up. A file that another program has
+        changed since stays as it is: the lock ended with the dead process, and by what that program saw it may have begun
+        work. Raises _Unlocked for files whose lock is not among these."""
         if self.inner.get(REDO, redo.FIRST) is None:
             return
         # In a durable transaction: whoever was killed may not have come as far as the sync, and no file may be ahead of it.
         left = self.inner.transact(lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline))
+        if unlocked := {change.lock for change in left.values() if change.lock is not None}.difference(locks):
+            raise _Unlocked(unlocked)
         try:
-            bringing.bring_up(self.disk, left.values(), staged=False)
+            overtaken = bringing.bring_up(self.disk, left.values(), staged=False)
         except (OSError, Unfit, StoreUnavailable) as error:
             raise StoreUnavailable(
                 f"files of {self.root} cannot be brought up to the last change ({error}): mend that and try again; nothing was "
@@ -293,6 +330,9 @@ class FilesStore:
                 path=str(self.root),
                 outcome="none",
             ) from None
+        for spot in overtaken:
+            _warn("%s was changed by another program before a change of a killed process reached it: it stays", spot.path)
+            self._tell("store.conflict", spot.path.name, {"path": str(spot.path)})
         self._clear(deadline)
 
     def _clear(self, deadline: float) -> None:
@@ -323,11 +363,17 @@ class FilesStore:
     def _note(self, told: StoreCorrupt) -> None:
         """Put what is told once into the journal: whoever is told may be a thread that nobody listens to."""
         facts = {"restored": told.fields["restored"], "aside": told.fields["aside"], "why": told.fields["why"]}
-        subject = os.path.basename(told.fields["path"])
+        self._tell("store.mended", os.path.basename(told.fields["path"]), facts)
+
+    def _tell(self, kind: str, subject: str, facts: dict[str, Any]) -> None:
         with contextlib.suppress(HoldfastError):
-            self.inner.transact(
-                lambda tx: tx.append(actor="holdfast", kind="store.mended", subject=subject, data=facts), scope=[]
-            )
+            self.inner.transact(lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts), scope=[])
+
+    def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:
+        known = self._lock_paths.get(spaces)
+        if known is None:
+            known = self._lock_paths[spaces] = locks_of(self.folders, spaces)
+        return known
 
     def _begin_anew(self, unsound: Unsound) -> None:
         """Forget that records were ever written that are lost."""

@@ -13,6 +13,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.access import make_one_folder
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
@@ -25,6 +27,7 @@ from holdfast.stores.files import redo
 from holdfast.stores.files.bringing import bring_up
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Spot, Unfit, backup_of
+from holdfast.stores.files.folder_lock import locks_of
 from holdfast.stores.files.mending import GONE
 from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
@@ -104,7 +107,7 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
             found = [(part, _changes(part, spaces)) for part in parts]
             upkeep.backup(store.inner, target, lambda raw: _keep_all(raw, found))
 
-    store.alone(work, TRANSACT_TIMEOUT_S)
+    store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) -> None:
@@ -116,14 +119,14 @@ def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) ->
     def work() -> None:
         with parts_of(store) as parts, _copied(store, source) as prepared:
             for part in parts:
-                _complete(prepared, part, [*_spots(part, spaces), *_sheets(part, spaces)], boot_id)
+                _complete(prepared, part, spaces, boot_id)
             upkeep.restore(store.inner.path, prepared, boot_id=boot_id)
         with parts_of(store) as parts:
             for part in parts:
                 recover(store, part)
         store.cabinet.forget()
 
-    store.alone(work, TRANSACT_TIMEOUT_S)
+    store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def _wrong(part: Part, space: Space[Any]) -> Iterator[str]:
@@ -147,7 +150,7 @@ def _wrong(part: Part, space: Space[Any]) -> Iterator[str]:
 def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> Iterator[str]:
     """Is the previous version of a file fit to restore it from?"""
     spot = cabinet.spot(layout)
-    kept = OneFile(layout.folder, backup_of(layout.name), layout.wire, layout.part, layout.spread, layout.gather)
+    kept = replace(layout, name=backup_of(layout.name))
     try:
         documents_of(kept, cabinet.sheet(space, kept, {}))
     except (Unsound, ValueError) as error:
@@ -157,6 +160,7 @@ def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> It
 def _changes(part: Part, spaces: Spaces) -> list[Change]:
     """Every file as it is."""
     changes = []
+    locks = _locks(part, spaces)
     # So that a restore keeps the version before it, as any change does, and not one that is older still.
     whole = {part.cabinet.spot(layout) for space in spaces if isinstance(layout := laid_out(space), OneFile)}
     for spot in _spots(part, spaces):
@@ -165,7 +169,7 @@ def _changes(part: Part, spaces: Spaces) -> list[Change]:
         except Unfit as error:
             raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
         if found is not None:
-            changes.append(Change(spot, found.data, keep=spot in whole))
+            changes.append(Change(spot, found.data, keep=spot in whole, lock=locks.get(spot.folder)))
     return changes
 
 
@@ -195,6 +199,12 @@ def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
             continue
         yield from (spot for spot in spots if spot not in seen and os.path.lexists(spot.path))
         seen.update(spots)
+
+
+def _locks(part: Part, spaces: Spaces) -> dict[Path, Path]:
+    """The lock of each folder that other programs change too, by the folder."""
+    layouts = [layout for space in spaces if (layout := laid_out(space)) is not None]
+    return {lock.parent: lock for layout in layouts if (lock := part.cabinet.lock_of(layout)) is not None}
 
 
 def _sheets(part: Part, spaces: Spaces) -> list[Spot]:
@@ -230,10 +240,11 @@ def recover(store: FilesStore, part: Part) -> None:
     part.inner.transact(redo.clear, scope=[REDO], durable=False)
 
 
-def _complete(prepared: Path, part: Part, spots: list[Spot], boot_id: str) -> None:
+def _complete(prepared: Path, part: Part, spaces: Spaces, boot_id: str) -> None:
     """Let the redo record of a backup also remove the files that it does not have. Raises StoreCorrupt for a backup of
     another kind of store."""
-    folders = part.cabinet.folders
+    folders, locks = part.cabinet.folders, _locks(part, spaces)
+    spots = [*_spots(part, spaces), *_sheets(part, spaces)]
     with closing(SqliteStore(prepared, boot_id=boot_id, namespace=part.namespace)) as copy:
         with copy.durable.connection(TRANSACT_TIMEOUT_S) as connection:
             if not schema.is_current(connection.raw, GENERATIONS):
@@ -242,7 +253,7 @@ def _complete(prepared: Path, part: Part, spots: list[Spot], boot_id: str) -> No
         def extend(tx: Tx) -> None:
             changes = redo.pending(tx, folders)
             missing = [spot for spot in spots if spot not in changes]
-            gone = [Change(spot, None, keep=False) for spot in _also_before(missing)]
+            gone = [Change(spot, None, keep=False, lock=locks.get(spot.folder)) for spot in _also_before(missing)]
             redo.keep(tx, folders, [*changes.values(), *gone])
 
         copy.transact(extend, scope=[REDO])
@@ -272,14 +283,23 @@ def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
+    """The lock of every folder, in all namespaces, that other programs change too; in their order."""
+    found = {path for name in _namespaces(store) for path in locks_of(store.folders_of(name), spaces)}
+    return tuple(sorted(found))
+
+
+def _namespaces(store: FilesStore) -> list[str]:
+    own = store.cabinet.folders.own / "namespaces"
+    return sorted({DEFAULT_NAMESPACE, store.namespace, *(os.listdir(own) if own.is_dir() else [])})
+
+
 @contextmanager
 def parts_of(store: FilesStore) -> Iterator[list[Part]]:
     """Every namespace that has files."""
-    own = store.cabinet.folders.own / "namespaces"
-    names = sorted({DEFAULT_NAMESPACE, store.namespace, *(os.listdir(own) if own.is_dir() else [])})
     with ExitStack() as open_ones:
         parts = []
-        for name in names:
+        for name in _namespaces(store):
             if name == store.namespace:
                 parts.append(Part(name, store.cabinet, store.inner))
                 continue

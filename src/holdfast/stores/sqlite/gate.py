@@ -55,10 +55,7 @@ class Gate:
         self.path = path
         self._tries = tries
         self._beside = beside
-        try:
-            self._fd = open_file(path, os.O_RDWR, access)
-        except OSError as error:
-            raise opening_failed(path, error) from None
+        self._fd = self._opened(path, access)
         self._inside = threading.Lock()
         self._hiring = threading.Lock()
         self._clerk: _Clerk | None = None
@@ -137,6 +134,12 @@ class Gate:
             if self._beside is not None:
                 self._beside.close()
 
+    def _opened(self, path: Path, access: Access) -> int:
+        try:
+            return open_file(path, os.O_RDWR, access)
+        except OSError as error:
+            raise opening_failed(path, error) from None
+
     def _left(self) -> None:
         """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one of both sees the other."""
         if self._closing and self._inside.acquire(False):
@@ -171,7 +174,7 @@ class Gate:
         flock(self._fd, LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
-        holder = _flock_holder(self.path)
+        holder = flock_holder(self.path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
             f"no turn to write {self.path.name} within {timeout_s:.3g} s: {who} inside a transaction; nothing was changed. "
@@ -299,7 +302,7 @@ class _Clerk:
         return task
 
 
-def _flock_holder(path: Path) -> int | None:
+def flock_holder(path: Path) -> int | None:
     """The process that has the flock, from /proc/locks; None when it cannot be seen from here."""
     with contextlib.suppress(OSError, ValueError):
         inode = path.stat().st_ino
