@@ -30,7 +30,7 @@ class Wish(Plain, frozen=True, kw_only=True):
     agent: str
     agent_session: str
     timeout_sec: float
-    idle_timeout_sec: float
+    idle_timeout_sec: float | None
     expected_artifacts: tuple[str, ...]
     workdir: str | None
     priority: int
@@ -55,7 +55,8 @@ class Wish(Plain, frozen=True, kw_only=True):
         if self.workdir is not None:
             _check_path(self.workdir, "workdir")
         _seconds(self.timeout_sec, "timeout_sec")
-        _seconds(self.idle_timeout_sec, "idle_timeout_sec")
+        if self.idle_timeout_sec is not None:
+            _seconds(self.idle_timeout_sec, "idle_timeout_sec")
         if not 0 < self.max_attempts <= JOB_ATTEMPTS_MAX:
             raise InvalidValue(f"max_attempts is {self.max_attempts}: give 1 to {JOB_ATTEMPTS_MAX}", field="max_attempts")
         check_broker(self.broker)
@@ -85,7 +86,7 @@ def new_job(tx: Tx, wish: Wish, about: datetime) -> Job:
         broker=wish.broker,
         topic_prefix=wish.topic_prefix or default_prefix(job_id),
         timeout_sec=float(wish.timeout_sec),
-        idle_timeout_sec=float(wish.idle_timeout_sec),
+        idle_timeout_sec=None if wish.idle_timeout_sec is None else float(wish.idle_timeout_sec),
         expected_artifacts=wish.expected_artifacts,
         workdir=wish.workdir,
         max_attempts=wish.max_attempts,

@@ -7,7 +7,7 @@ import click
 
 from holdfast.domains.jobs import Broker
 from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, FOLDER_LIMITS
 from holdfast.surfaces.cli.jobs.options import F, as_json_line, changing, json_option, where_options
 from holdfast.surfaces.cli.output import answer
 
@@ -20,18 +20,16 @@ _OPTIONS = (
         "timeout_sec",
         metavar="SECONDS",
         type=float,
-        default=TIMEOUT_S,
-        show_default=True,
-        help="Seconds one attempt may take; then it ends in error.",
+        help="Seconds one attempt may take; then it ends in error.  [default: 86400, a day; "
+        f"{FOLDER_LIMITS.timeout_sec:g} with --registry-dir]",
     ),
     click.option(
         "--idle-timeout",
         "idle_timeout_sec",
         metavar="SECONDS",
         type=float,
-        default=IDLE_TIMEOUT_S,
-        show_default=True,
-        help="Seconds it may be without a sign of life; then it ends in error.",
+        help="Seconds it may be without a sign of life; then it ends in error.  [default: no limit; "
+        f"{FOLDER_LIMITS.idle_timeout_sec:g} with --registry-dir]",
     ),
     click.option(
         "--artifact",
