@@ -41,13 +41,13 @@ def kinds(world: World) -> list[str]:
 def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str) -> None:
     before, token = late_job(world)
     world.clock.advance(5)
+    calls = {
+        "update_status": lambda: world.jobs.update_status(before.job_id, "completed", token=token, result="42"),
+        "finish_and_pick": lambda: world.jobs.finish_and_pick(before.job_id, "completed", token=token, result="42"),
+        "publish": lambda: world.events.publish(before.job_id, "completed", detail="42", token=token),
+    }
     with pytest.raises(Fenced, match="kept as the job's late_result") as caught:
-        if way == "update_status":
-            world.jobs.update_status(before.job_id, "completed", token=token, result="42")
-        elif way == "finish_and_pick":
-            world.jobs.finish_and_pick(before.job_id, "completed", token=token, result="42")
-        else:
-            world.events.publish(before.job_id, "completed", detail="42", token=token)
+        calls[way]()
     assert caught.value.fields["late_result"] == 1
     job = world.jobs.get_job(before.job_id)
     late = job.late_result
