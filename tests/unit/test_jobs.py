@@ -25,6 +25,7 @@ from holdfast.kernel.errors import (
     NotFound,
     StoreUnavailable,
 )
+from holdfast.kernel.limits import JOB_PROMPT_BYTES_MAX
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
@@ -225,6 +226,15 @@ def test_values_that_cannot_be_stored_are_refused_whole(jobs: Jobs, journal: Jou
         register(jobs, **wrong)  # type: ignore[arg-type]
     assert jobs.list_jobs() == []
     assert journal.tail(10)[0] == []
+
+
+def test_the_longest_prompt_can_be_claimed_and_a_longer_one_is_refused(jobs: Jobs) -> None:
+    with pytest.raises(InvalidValue, match="may have"):
+        register(jobs, "x\n" * (JOB_PROMPT_BYTES_MAX // 3))
+    job = register(jobs, "x" * (JOB_PROMPT_BYTES_MAX - 2), expected_artifacts=["a"] * 100)
+    picked = jobs.pick_pending(LABEL)
+    assert picked is not None and picked.prompt == job.prompt
+    assert jobs.update_status(job.job_id, "completed", token=picked.token, result="r" * 100_000).status is JobStatus.COMPLETED
 
 
 def test_labels_are_free_text_without_control_characters(jobs: Jobs) -> None:

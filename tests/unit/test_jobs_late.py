@@ -162,7 +162,7 @@ def test_a_late_result_is_bounded_and_leaves_room_for_the_verdict_that_counts(wo
 
 
 def test_a_late_result_that_has_no_room_is_refused_as_any_late_verdict_is(world: World) -> None:
-    before, token = late_job(world, prompt="x" * 1_000_000)
+    before, token = late_job(world, prompt="x" * 770_000, expected_artifacts=["a" * 4000] * 60)
     with pytest.raises(Fenced) as caught:
         world.jobs.update_status(before.job_id, "completed", token=token, result="y" * 60_000)
     assert "late_result" not in caught.value.message

@@ -138,6 +138,10 @@ LOCK_STATISTICS_EVERY_S = 5.0
 JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time limit of a job."""
 
+JOB_PROMPT_BYTES_MAX = 768 << 10
+"""Longest prompt of a job, as JSON in UTF-8. The rest of a record's room is for its claim, its result and its history: a job
+that could be registered and not be claimed would block its queue."""
+
 JOB_ATTEMPTS_MAX = 1000
 """Most attempts that a job may be given."""
 

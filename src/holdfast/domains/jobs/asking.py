@@ -7,9 +7,9 @@ from datetime import datetime
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reach import check_broker
 from holdfast.domains.jobs.record import JOBS, Job, default_prefix
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import Collision, InvalidValue
-from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
+from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_PROMPT_BYTES_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
 from holdfast.kernel.names import check_id, check_label, check_text
 from holdfast.kernel.store import Tx
 
@@ -50,6 +50,11 @@ class Wish(Plain, frozen=True, kw_only=True):
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
         check_text(self.prompt, "prompt")
+        if (size := len(to_json(self.prompt))) > JOB_PROMPT_BYTES_MAX:
+            raise InvalidValue(
+                f"the prompt has {size} bytes and may have {JOB_PROMPT_BYTES_MAX}: put it into a file and tell its path",
+                field="prompt",
+            )
         for path in self.expected_artifacts:
             _check_path(path, "expected artifact")
         if self.workdir is not None:
