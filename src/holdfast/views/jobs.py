@@ -216,7 +216,7 @@ def _deeds(job: Job) -> tuple[Deed, ...]:
         effect = f"{job.job_id} waits again for the next pick. The worker that has it now is refused from then on."
         deeds.append(Deed(verb="requeue_job", subject=job.job_id, label="Requeue", effect=effect, token=job.token))
     if JobStatus.CANCELLED in TRANSITIONS[job.status]:
-        effect = f"{job.job_id} ends as cancelled, for good. A worker that has it is refused from then on."
+        effect = f"{job.job_id} ends as cancelled. A worker that has it is refused from then on."
         deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
     if job.status in RETRIED:
         effect = f"{job.job_id} waits again for the next pick, in its old place."
