@@ -62,10 +62,10 @@ class CommandLine:
             command,
             cwd=cwd,
             env=self.environment,
+            input=stdin or b"",
             capture_output=True,
             timeout=PATIENCE_S,
             check=False,
-            **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),  # type: ignore[arg-type]
         )
         out, err = (said.decode().replace("\r\n", "\n") for said in (done.stdout, done.stderr))
         return Ran(done.returncode, out, err)
