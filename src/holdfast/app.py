@@ -92,8 +92,11 @@ class Holdfast:
     def jobs(self) -> "Jobs":
         """Delegated work."""
         from holdfast.domains.jobs import Jobs
+        from holdfast.domains.jobs.record import FOLDER_LIMITS, NEW_JOB_LIMITS
 
-        return Jobs(self.store, self.log, self.processes, self.settings.jobs)
+        shared = self._jobs_folder is not None or (self.store.kind == "files" and "jobs" in self.settings.files.folders)
+        limits = FOLDER_LIMITS if shared else NEW_JOB_LIMITS
+        return Jobs(self.store, self.log, self.processes, self.settings.jobs, limits=limits)
 
     @_Part
     def job_events(self) -> "JobEvents":

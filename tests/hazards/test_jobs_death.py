@@ -22,6 +22,7 @@ from tests.patience import NEVER_S, PATIENCE_S
 pytestmark = pytest.mark.slow
 
 LABEL = "tmux:a"
+SILENCE_S = 2.0
 
 _WORKER = """
 import sys, time, holdfast
@@ -73,6 +74,39 @@ def test_a_worker_killed_amid_its_job(url: str) -> None:
         ended = hf.jobs.get_job(job.job_id)
         assert (ended.status, ended.error_code, ended.attempt) == (JobStatus.ERROR, "worker_died", 2)
         assert hf.jobs.pick_pending(LABEL) is None
+
+
+def test_the_job_of_a_machine_that_vanished_is_done_by_another(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_HOST_ID", "near")
+    with holdfast.connect(postgres_url) as hf:
+        job = hf.jobs.register_job("x", agent="a", agent_session=LABEL, timeout_sec=600, idle_timeout_sec=SILENCE_S)
+        work = ["--agent-session", LABEL, "--once", "-q", "--", "sh", "-c", "echo begun; exec sleep 600"]
+        far = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.surfaces.cli.entry", "jobs", "run", "--store", postgres_url, *work],
+            env={**os.environ, "HOLDFAST_HOST_ID": "far"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert far.stdout is not None
+        assert far.stdout.readline() == "begun\n"
+        first = hf.jobs.peek(job.job_id)
+        assert first is not None and first.claimed_by is not None
+        assert (first.status, first.claimed_by.host_id) == (JobStatus.RUNNING, "far")
+        far.kill()
+        assert far.wait() == -signal.SIGKILL
+        far.stdout.close()
+        last = hf.jobs.peek(job.job_id)
+        # It is woken by nobody: the machine just gives no more signs.
+        second = hf.jobs.pick_pending(LABEL, wait_s=PATIENCE_S, holder=hf.processes.current())
+        assert second is not None and last is not None
+        assert (second.job_id, second.attempt, second.deaths, second.error_code) == (job.job_id, 2, 1, None)
+        assert second.started_at is not None and last.last_event_at is not None
+        assert (second.started_at - last.last_event_at).total_seconds() >= SILENCE_S
+        with pytest.raises(Fenced):
+            hf.jobs.update_status(job.job_id, "completed", token=first.token, result="after all")
+        assert hf.jobs.update_status(job.job_id, "completed", token=second.token, result="done").result == "done"
+        kept = hf.jobs.get_job(job.job_id)
+        assert kept.late_result is not None and (kept.result, kept.late_result.result) == ("done", "after all")
 
 
 class Telling:

@@ -192,12 +192,14 @@ def test_every_error_code_is_documented() -> None:
 
 def test_every_job_transition_is_drawn() -> None:
     from holdfast.domains.jobs.record import TRANSITIONS
+    from holdfast.domains.jobs.steps import RETRIED
 
     page = (ROOT / "docs" / "state_machines.md").read_text().partition("## A job")[2].partition("\n## ")[0]
     drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", page, re.MULTILINE)
     steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
     ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
-    assert sorted(drawn) == sorted(steps | ends | {("[*]", "pending")})
+    retries = {(before.value, "pending") for before in RETRIED}
+    assert sorted(drawn) == sorted(steps | ends | retries | {("[*]", "pending")})
 
 
 def test_docs_have_no_dead_links() -> None:

@@ -58,6 +58,8 @@ SERVED = {
     "Jobs.reap": "jobs.reap",
     "Jobs.register_job": "jobs.register",
     "Jobs.requeue": "jobs.requeue",
+    "Jobs.retry": "jobs.retry",
+    "Jobs.retry_all": "jobs.retry_all",
     "Jobs.update_status": "jobs.status",
     "Journal.chosen": "log.read",
     "Journal.prune": "log.prune",

@@ -96,6 +96,12 @@ class JobOracle:
         else:
             self.become(job, status)
 
+    def retry(self, job_id: str) -> None:
+        job = self.job(job_id)
+        if job["status"] not in ("error", "cancelled"):
+            raise Refused("impossible_transition")
+        job.update(status="pending", deaths=0, code=None)
+
     def finish_and_pick(self, job_id: str, status: str, claim: int, worker: int | None) -> str | None:
         job = self.job(job_id)
         self.move(job_id, status, claim)

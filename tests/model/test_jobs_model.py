@@ -120,6 +120,13 @@ class JobsMachine(RuleBasedStateMachine):
         self.same_pick(finished, picked)
         self.agree()
 
+    @precondition(lambda self: self.ids)
+    @rule(at=numbers)
+    def retry(self, at: int) -> None:
+        job_id = self.ids[at % len(self.ids)]
+        self.both(lambda: self.jobs.retry(job_id), lambda: self.oracle.retry(job_id))
+        self.agree()
+
     @precondition(lambda self: self.oracle.claims)
     @rule(at=numbers, claim=numbers)
     def heartbeat(self, at: int, claim: int) -> None:

@@ -28,8 +28,8 @@ class CommandLine:
             # Whoever runs the tests on another copy of the package means the commands too.
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
-    def __call__(self, *words: str, cwd: Path | None = None) -> Ran:
-        return self._ran([*ENTRY, *words], cwd or self.folder)
+    def __call__(self, *words: str, cwd: Path | None = None, stdin: bytes | None = None) -> Ran:
+        return self._ran([*ENTRY, *words], cwd or self.folder, stdin)
 
     def shell(self, script: str) -> Ran:
         """Run a line of shell in which `holdfast` is the command."""
@@ -57,18 +57,18 @@ class CommandLine:
         done.wait(PATIENCE_S)
         return shown.decode().replace("\r\n", "\n")
 
-    def _ran(self, command: list[str], cwd: Path) -> Ran:
+    def _ran(self, command: list[str], cwd: Path, stdin: bytes | None = None) -> Ran:
         done = subprocess.run(
             command,
             cwd=cwd,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            input=stdin or b"",
             capture_output=True,
-            text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        out, err = (said.decode().replace("\r\n", "\n") for said in (done.stdout, done.stderr))
+        return Ran(done.returncode, out, err)
 
     def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE

@@ -1,5 +1,6 @@
 """The table of the surfaces: every operation with what it does when it works, and with the error that tells most of it."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
-from holdfast.kernel.errors import STATUS
+from holdfast.kernel.errors import STATUS, Fenced
 from holdfast.surfaces.answers import agents as agent_answers
 from holdfast.surfaces.answers import holds as hold_answers
 from holdfast.surfaces.answers import jobs as job_answers
@@ -43,6 +44,25 @@ def two_jobs(hf: Holdfast, n: str) -> Facts:
     a_job(hf, n)
     hf.jobs.register_job("and more", agent="agent", agent_session=f"tmux:{n}", job_id=f"next-{n}")
     return {"token": _picked(hf, n).token}
+
+
+def a_failed_job(hf: Holdfast, n: str) -> Facts:
+    facts = a_running_job(hf, n)
+    hf.jobs.update_status(f"job-{n}", "error", token=facts["token"], error="no disk")
+    return facts
+
+
+def a_job_taken_away(hf: Holdfast, n: str) -> Facts:
+    facts = a_running_job(hf, n)
+    hf.jobs.cancel(f"job-{n}", reason="too late")
+    return facts
+
+
+def a_job_with_a_late_result(hf: Holdfast, n: str) -> Facts:
+    facts = a_job_taken_away(hf, n)
+    with contextlib.suppress(Fenced):
+        hf.jobs.update_status(f"job-{n}", "completed", token=facts["token"], result="42")
+    return facts
 
 
 def an_ended_job(hf: Holdfast, n: str) -> Facts:
@@ -305,6 +325,52 @@ JOBS = [
         "jobs requeue --job nosuch-{n} --json",
         {"job_id": "nosuch-{n}"},
         code="not_found",
+    ),
+    Case(
+        "jobs.retry",
+        lambda hf, f: job_answers.view_of(hf.jobs.retry(f"job-{f.n}")),
+        "jobs retry job-{n} --json",
+        {"job_id": "job-{n}"},
+        a_failed_job,
+        alone=True,
+    ),
+    Case(
+        "jobs.retry",
+        lambda hf, f: hf.jobs.retry(f"job-{f.n}"),
+        "jobs retry job-{n} --json",
+        {"job_id": "job-{n}"},
+        a_running_job,
+        "impossible_transition",
+    ),
+    Case(
+        "jobs.retry_all",
+        lambda hf, f: [job_answers.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")],
+        "jobs retry --status error --agent-session tmux:{n} --json",
+        {"agent_session": "tmux:{n}"},
+        a_failed_job,
+    ),
+    Case(
+        "jobs.retry_all",
+        lambda hf, f: hf.jobs.retry_all(status="completed"),
+        "jobs retry --status completed --json",
+        {"status": "completed"},
+        code="invalid_value",
+        same_words=False,
+    ),
+    Case(
+        "jobs.status",
+        lambda hf, f: hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42"),
+        "jobs status --job job-{n} --set completed --token {token} --result 42 --json",
+        {"job_id": "job-{n}", "status": "completed", "token": "{token}", "result": "42"},
+        a_job_taken_away,
+        "fenced",
+    ),
+    Case(
+        "jobs.get",
+        lambda hf, f: job_answers.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        "jobs get --job job-{n} --json",
+        {"job_id": "job-{n}"},
+        a_job_with_a_late_result,
     ),
     Case(
         "jobs.heartbeat",

@@ -5,10 +5,13 @@ import os
 import re
 import signal
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from holdfast.surfaces.cli import root
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -408,3 +411,89 @@ def test_bash_takes_the_script_that_completes(holdfast: CommandLine) -> None:
     ran = holdfast.shell('eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)" && complete -p holdfast')
     assert (ran.status, ran.err) == (0, "")
     assert "_holdfast_completion holdfast" in ran.out
+
+
+# --- options that take one value ---
+
+
+def _single_valued(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every option of the command line that takes one value, with the words that lead to it."""
+    context = click.Context(command)
+    for parameter in command.get_params(context):
+        if isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count or parameter.is_flag):
+            yield path, parameter.opts[0]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _single_valued(below, (*path, name))
+
+
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(capfd: pytest.CaptureFixture[str]) -> None:
+    options = list(_single_valued(root.holdfast))
+    assert len(options) > 200
+    for path, option in options:
+        status = root.run([*path, option, "1", option, "2"])
+        told = capfd.readouterr()
+        assert (status, told.out) == (2, ""), (path, option)
+        assert "is given 2 times, and takes one value" in told.err, (path, option)
+
+
+def test_two_labels_are_not_taken_for_the_last(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    for words in (["pick"], ["run", "--once"], ["list"]):
+        end = ["--", "true"] if words[0] == "run" else []
+        ran = holdfast("jobs", *words, "--agent-session", "tmux:b", "--agent-session", "tmux:a", *end)
+        assert (ran.status, ran.out) == (2, "")
+        assert "--agent-session is given 2 times" in ran.err
+    assert json.loads(holdfast("jobs", "get", job_id, "--json").out)["status"] == "pending"
+    # What stands behind `--` is another command's, and where several values make sense they are taken.
+    ran = holdfast("locks", "run", "a", "--by", "me", "--", "echo", "--by", "x", "--by", "y")
+    assert (ran.status, ran.out) == (0, "--by x --by y\n")
+    assert (
+        holdfast("--store", f"sqlite:{holdfast.folder}/a", "jobs", "list", "--store", f"sqlite:{holdfast.folder}/b").status == 0
+    )
+
+
+# --- jobs that failed, and verdicts that came too late ---
+
+
+def test_a_failed_job_is_retried_by_id_or_by_status(holdfast: CommandLine) -> None:
+    failed, done, gone = (register(holdfast, "--id", name) for name in ("failed", "done", "gone"))
+    for job_id, status in ((failed, "error"), (done, "completed")):
+        assert holdfast("jobs", "pick", "--agent-session", "tmux:a").out == f"{job_id}\n"
+        assert holdfast("jobs", "status", "--job", job_id, "--set", status, "--error", "no disk").status == 0
+    assert holdfast("jobs", "cancel", gone).status == 0
+    ran = holdfast("jobs", "retry", done, failed, "nosuch", gone)
+    assert (ran.status, ran.out) == (1, f"{failed} is pending\n{gone} is pending\n")
+    assert f"job {done} is completed" in ran.err and "no job nosuch" in ran.err
+    assert holdfast("jobs", "retry", failed).err.startswith(f"holdfast: job {failed} is pending")
+    shown = json.loads(holdfast("jobs", "get", failed, "--json").out)
+    assert (shown["status"], shown["error"], shown["attempt"]) == ("pending", None, 1)
+    assert [(past["outcome"], past["error"]) for past in shown["past_attempts"]] == [("error", "no disk")]
+    assert "1 error (no disk)" in holdfast("jobs", "get", failed).out
+    assert "error -> pending (retried)" in holdfast("jobs", "logs", failed).out
+    assert holdfast("jobs", "pick", "--agent-session", "tmux:a").out == f"{failed}\n"
+    holdfast("jobs", "status", "--job", failed, "--set", "error", "--error", "again")
+    assert holdfast("jobs", "retry", "--status", "error").out == f"{failed} is pending\n"
+    assert holdfast("jobs", "retry", "--status", "error") == (0, "no job is error\n", "")
+    for words in ([], [failed, "--status", "error"], [failed, "--agent-session", "x"]):
+        assert holdfast("jobs", "retry", *words).status == 2
+
+
+def test_a_verdict_that_comes_too_late_is_shown(holdfast: CommandLine) -> None:
+    job_id = register(holdfast, "--timeout", "0.01")
+    picked = json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)
+    ended = holdfast("jobs", "reap")
+    assert ended.out.startswith(f"{job_id} is error")
+    ran = holdfast("jobs", "status", job_id, "--set", "completed", "--token", str(picked["token"]), "--result", "42 apples")
+    assert (ran.status, ran.out) == (4, "")
+    assert "late_result" in ran.err
+    assert holdfast("jobs", "status", job_id, "--set", "completed", "--token", "7", "--result", "mine").status == 4
+    shown = json.loads(holdfast("jobs", "get", job_id, "--json").out)
+    assert (shown["status"], shown["error_code"], shown["result"]) == ("error", "timed_out", None)
+    late = shown["late_result"]
+    assert (late["status"], late["attempt"], late["result"]) == ("completed", 1, "42 apples")
+    assert "42 apples" in holdfast("jobs", "get", job_id).out
+    assert holdfast("jobs", "list").out.split("\t")[1] == "error, late: completed"
+    assert "completed came too late, attempt 1" in holdfast("jobs", "logs", job_id).out

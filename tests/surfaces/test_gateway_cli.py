@@ -46,13 +46,14 @@ def command(gate: GatewayProcess) -> CommandLine:
 def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> None:
     said = command("gateway", "prompt", AGENT, "hello", "--wait")
     assert (said.status, said.out) == (0, "did hello\n\n"), said
-    from_stdin = command.shell(f"printf 'two\\nlines\\n' | holdfast gateway prompt {AGENT} --wait --json")
-    assert json.loads(from_stdin.out)["payload"] == {"prompt": "two\nlines"}
+    for dash in ("", "-"):
+        from_stdin = command.shell(f"printf 'two\\nlines\\n' | holdfast gateway prompt {AGENT} {dash} --wait --json")
+        assert json.loads(from_stdin.out)["payload"] == {"prompt": "two\nlines"}
     status = json.loads(command("gateway", "status", AGENT, "--json").out)
     assert (status["gateway_health"], status["request_admission"], status["backend"]) == ("healthy", "open", "command")
     assert "request_admission" in command("gateway", "status", AGENT).out
     listed = command("gateway", "requests", AGENT, "--state", "completed").out.splitlines()
-    assert [line.split("\t")[-1] for line in listed] == ["hello", "two lines"]
+    assert [line.split("\t")[-1] for line in listed] == ["hello", "two lines", "two lines"]
 
     running = command("gateway", "prompt", AGENT, "long").out.strip()
     waiting = command("gateway", "prompt", AGENT, "never", "--key", "k").out.strip()

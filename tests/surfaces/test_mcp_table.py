@@ -62,6 +62,12 @@ class Row(NamedTuple):
     wrong_library: Callable[[World], object]
 
 
+def _failed(world: World) -> Document:
+    job_id = world.job()
+    world.agent.call("report_job", job_id=job_id, outcome="error", detail="no disk")
+    return {"job_id": job_id}
+
+
 def _job(hf: Holdfast, job_id: str) -> Any:
     return to_plain(job_view(hf.jobs.get_job(job_id)))
 
@@ -180,6 +186,14 @@ ROWS = [
         _ended,
         _taken_away,
         _stale_verdict,
+    ),
+    Row(
+        "retry_job",
+        _failed,
+        lambda answer: answer["job"],
+        _ended,
+        lambda world: {"job_id": world.job()},
+        lambda world: world.hf.jobs.retry(world.hf.jobs.register_job("p", agent="t", agent_session="s").job_id),
     ),
     Row(
         "acquire",

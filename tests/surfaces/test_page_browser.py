@@ -1,5 +1,6 @@
 """The page in a real browser, before a real `holdfast serve`, with real processes behind it."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from holdfast.domains.jobs import JobStatus
+from holdfast.kernel.errors import Fenced
 from tests.patience import PATIENCE_S, until
 from tests.surfaces import browser as browsers
 from tests.surfaces.locking import line
@@ -259,7 +261,7 @@ def test_requeue_by_click_and_cancel_by_keyboard(visit: Visit, made: PageStage) 
     expect(dialog).to_be_hidden()
     assert made.hf.jobs.get_job(job.job_id).status is JobStatus.PENDING
     visit.page.keyboard.press("c")
-    expect(dialog).to_contain_text(f"{job.job_id} ends as cancelled, for good.")
+    expect(dialog).to_contain_text(f"{job.job_id} ends as cancelled.")
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("Enter")
     expect(panel).to_contain_text("It was cancelled.")
@@ -299,6 +301,23 @@ def test_cancel_by_click_and_requeue_by_keyboard(visit: Visit, made: PageStage) 
     visit.page.keyboard.press("Enter")
     expect(panel).to_contain_text("It was begun before")
     assert made.hf.jobs.get_job(running.job_id).status is JobStatus.PENDING
+
+
+def test_a_failed_job_is_retried_by_click_and_its_late_verdict_shown(visit: Visit, made: PageStage) -> None:
+    job = made.job("late work", label="tmux:v")
+    picked = made.hf.jobs.pick_pending("tmux:v")
+    assert picked is not None
+    made.hf.jobs.cancel(job.job_id)
+    with contextlib.suppress(Fenced):
+        made.hf.jobs.update_status(job.job_id, "completed", token=picked.token, result="42 apples")
+    panel = visit.why("jobs", "late work")
+    expect(panel).to_contain_text("Came too late")
+    expect(panel).to_contain_text("42 apples")
+    expect(visit.row("late work")).to_contain_text("late: completed")
+    panel.get_by_role("button", name="Retry").click()
+    visit.page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(panel).to_contain_text("It waits until a worker with the label tmux:v picks it.")
+    assert made.hf.jobs.get_job(job.job_id).status is JobStatus.PENDING
 
 
 def test_a_refusal_is_shown_in_the_servers_words(visit: Visit, made: PageStage) -> None:

@@ -288,16 +288,6 @@ def test_waiting_for_permission_burns_no_idle_time(world: World) -> None:
     assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
 
 
-def test_a_worker_on_another_machine_is_ended_by_its_limits_alone(world: World) -> None:
-    elsewhere = Machine("host-2")
-    world.register(idle_timeout_sec=10, timeout_sec=100)
-    world.pick(world.worker(7, elsewhere))
-    elsewhere.end(7)
-    assert world.jobs.reap() == []
-    world.clock.advance(11)
-    assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
-
-
 def test_another_boot_proves_death_where_only_this_machine_can_be_meant(world: World) -> None:
     world.register()
     holder = world.worker(7)

@@ -208,8 +208,8 @@ def _job(hf: Holdfast, prompt: str = "do it", **more: Any) -> Any:
         (None, ["cancel_job"]),
         (JobStatus.RUNNING, ["requeue_job", "cancel_job"]),
         (JobStatus.COMPLETED, []),
-        (JobStatus.ERROR, []),
-        (JobStatus.CANCELLED, []),
+        (JobStatus.ERROR, ["retry_job"]),
+        (JobStatus.CANCELLED, ["retry_job"]),
     ],
 )
 def test_a_job_offers_what_may_be_done_with_it(hf: Holdfast, status: JobStatus | None, verbs: list[str]) -> None:

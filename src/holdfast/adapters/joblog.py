@@ -37,6 +37,7 @@ _KINDS = {
     "job.status_changed": "status_changed",
     "job.published": "published",
     "job.received": "received",
+    "job.late_result": "late_result",
     "job.removed": "removed",
 }
 _TAIL_BYTES = 256 << 10

@@ -143,8 +143,25 @@ LOCK_STATISTICS_EVERY_S = 5.0
 JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time limit of a job."""
 
+JOB_PROMPT_BYTES_MAX = 768 << 10
+"""Longest prompt of a job, as JSON in UTF-8. The rest of a record's room is for its claim, its result and its history: a job
+that could be registered and not be claimed would block its queue."""
+
 JOB_ATTEMPTS_MAX = 1000
 """Most attempts that a job may be given."""
+
+JOB_LEASE_S = 120.0
+"""How long the worker of a job is believed without a sign of life where its process cannot be seen, unless told. A database may
+be away for a minute, as while another takes over, and no work of hours is to be begun anew for that."""
+
+JOB_PAST_ATTEMPTS_MAX = 10
+"""How many of a job's attempts that did not complete it are remembered in its record, the last ones."""
+
+JOB_PAST_ERROR_CHARS_MAX = 500
+"""How much is remembered of what went wrong in each of them."""
+
+JOB_LATE_BYTES_MAX = 64 << 10
+"""Longest text that is kept of a verdict that came too late, so that the record has room for the verdict that counts."""
 
 JOBS_SWEEP_EVERY_S = 1.0
 """How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""

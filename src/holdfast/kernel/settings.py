@@ -14,6 +14,7 @@ from holdfast.kernel.limits import (
     AGENT_LEASE_S,
     FILES_RETRY_ATTEMPTS,
     FILES_RETRY_DELAY_S,
+    JOB_LEASE_S,
     JOBS_KEEP,
     JOBS_KEEP_S,
     JOURNAL_KEEP_ENTRIES,
@@ -139,16 +140,20 @@ class AgentSettings(Value, frozen=True, kw_only=True):
 
 
 class JobSettings(Value, frozen=True, kw_only=True):
-    """How many finished jobs are kept, and where the audit log of jobs lies; `logs` None means beside the store."""
+    """How many finished jobs are kept, where the audit log of jobs lies (`logs` None means beside the store), and how long a
+    worker that cannot be seen is believed without a sign of life."""
 
     keep_finished: int = JOBS_KEEP
     keep_s: float = JOBS_KEEP_S
     logs: str | None = None
+    lease_s: float = JOB_LEASE_S
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
             raise InvalidValue("jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number")
+        if not 0 < self.lease_s < float("inf"):
+            raise InvalidValue("jobs.lease_s must be a positive number")
 
 
 class Settings(Value, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, store: Store, *, actor: str, keep: JournalSettings | None = None) -> None:
         self._store = store
-        self._actor = check_label(actor, "actor")
+        self.actor = check_label(actor, "actor")
         self._keep = keep or JournalSettings()
 
     def append(self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None) -> int:
@@ -49,7 +49,7 @@ class Journal:
         Secrets are redacted here, by the name of their field, at any depth. Now and then this also trims the journal to its
         bounds, in the same transaction.
         """
-        revision = tx.append(actor=self._actor, kind=kind, subject=subject, data=redacted(data or {}))
+        revision = tx.append(actor=self.actor, kind=kind, subject=subject, data=redacted(data or {}))
         # By a checksum, since plain counts begin anew with each era and are shared among namespaces.
         if crc32(b"%d" % revision) % JOURNAL_TRIM_EVERY == 0:
             self.trim(tx)

@@ -7,6 +7,7 @@ import msgspec
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.record import TRANSITIONS, due_at
+from holdfast.domains.jobs.steps import RETRIED
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Processes, probe
@@ -71,6 +72,8 @@ class JobPicture(Plain, frozen=True, kw_only=True):
     prompt: str
     result: str
     error: str
+    late: str
+    """What a verdict said that came too late."""
     progress: tuple[Progress, ...]
 
 
@@ -97,11 +100,12 @@ def job_page(
 def line_of(job: Job) -> JobLine:
     """A job in a list."""
     tone, state = _state(job)
+    late = "" if job.late_result is None else f", late: {job.late_result.status.value}"
     return JobLine(
         job_id=job.job_id,
         status=job.status.value,
         tone=tone,
-        state=state,
+        state=f"{state}{late}",
         prompt=" ".join(job.prompt[:PROMPT_CHARS].split()),
         agent=job.agent,
         agent_session=job.agent_session,
@@ -121,6 +125,7 @@ def job_picture(job: Job, events: JobEvents, processes: Processes, *, embedded: 
         prompt=job.prompt[:_TEXT_CHARS],
         result=(job.result or "")[:_TEXT_CHARS],
         error=(job.error or "")[:_TEXT_CHARS],
+        late=_late_words(job)[:_TEXT_CHARS],
         progress=tuple(_progress(one) for one in told),
     )
 
@@ -151,7 +156,10 @@ def _why(job: Job, processes: Processes, embedded: bool) -> Why:
             Fact(name="finished", at=job.finished_at),
             Fact(name="worker", text=worker),
             Fact(name="for", text=f"{job.agent}, {job.agent_session}"),
-            Fact(name="attempt", text=f"{job.attempt} of {job.max_attempts}"),
+            Fact(name="attempt", text=str(job.attempt)),
+            Fact(name="workers that died", text=f"{job.deaths}; at {job.max_attempts} it ends in error" if job.deaths else ""),
+            Fact(name="attempts before", text="; ".join(f"{past.attempt} {past.outcome}" for past in job.past_attempts)),
+            Fact(name="a late verdict came", at=None if job.late_result is None else job.late_result.at),
             Fact(name="priority", text=str(job.priority) if job.priority else ""),
             Fact(name="folder", text=job.workdir or ""),
             Fact(name="code", text=job.error_code or ""),
@@ -178,7 +186,8 @@ def _words(job: Job, worker: str) -> str:
             return "Its agent has asked for a permission, and goes on when somebody gives it."
         return f"A worker has it ({worker})." if worker else "A worker without a recorded process has it."
     how = {"completed": "It is done.", "cancelled": "It was cancelled.", "error": "It ended in error."}[job.status.value]
-    return f"{how} {job.error}" if job.error else how
+    late = f" A verdict came too late: {job.late_result.status.value}." if job.late_result is not None else ""
+    return f"{how} {job.error}{late}" if job.error else f"{how}{late}"
 
 
 def _advice(job: Job) -> tuple[str, ...]:
@@ -189,8 +198,16 @@ def _advice(job: Job) -> tuple[str, ...]:
             return ("answer the agent in its own terminal",)
         return ("when its worker dies it is put back by itself; requeue it only if the worker lives and is stuck",)
     if job.status is JobStatus.ERROR:
-        return ("what it told is below; an ended job is not begun again: register a new one",)
+        return ("what it told is below; retry it when its cause is gone",)
     return ("nothing to do",)
+
+
+def _late_words(job: Job) -> str:
+    late = job.late_result
+    if late is None:
+        return ""
+    said = late.result if late.status is JobStatus.COMPLETED else late.error
+    return f"{late.status.value}, attempt {late.attempt}" + (f": {said}" if said else "")
 
 
 def _deeds(job: Job) -> tuple[Deed, ...]:
@@ -199,6 +216,9 @@ def _deeds(job: Job) -> tuple[Deed, ...]:
         effect = f"{job.job_id} waits again for the next pick. The worker that has it now is refused from then on."
         deeds.append(Deed(verb="requeue_job", subject=job.job_id, label="Requeue", effect=effect, token=job.token))
     if JobStatus.CANCELLED in TRANSITIONS[job.status]:
-        effect = f"{job.job_id} ends as cancelled, for good. A worker that has it is refused from then on."
+        effect = f"{job.job_id} ends as cancelled. A worker that has it is refused from then on."
         deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
+    if job.status in RETRIED:
+        effect = f"{job.job_id} waits again for the next pick, in its old place."
+        deeds.append(Deed(verb="retry_job", subject=job.job_id, label="Retry", effect=effect))
     return tuple(deeds)

@@ -10,7 +10,7 @@ from holdfast.kernel.codec import Instant, Plain
 Tone = Literal["good", "busy", "wait", "bad", "idle"]
 """How a thing is doing, for the eye: as it should, at work, waiting, in need of somebody, or nothing going on."""
 
-Verb = Literal["kick", "cancel_job", "requeue_job", "replay", "discard", "cancel_request"]
+Verb = Literal["kick", "cancel_job", "requeue_job", "retry_job", "replay", "discard", "cancel_request"]
 """What an operator may do. Nothing else has a button."""
 
 

@@ -5,6 +5,7 @@ broker.py       where its events go
 reach.py        how to get there, and what the environment says instead
 asking.py       what a new job is to be, checked
 steps.py        what a record becomes by a step, and why one is refused
+late.py         what is kept of a verdict that came too late
 writing.py      a change is a record, a journal entry and notices
 registry.py     register, pick, finish and pick, update, heartbeat, get and list
 reaping.py      ending what nobody works on

@@ -7,9 +7,9 @@ from datetime import datetime
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reach import check_broker
 from holdfast.domains.jobs.record import JOBS, Job, default_prefix
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import Collision, InvalidValue
-from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
+from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_PROMPT_BYTES_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
 from holdfast.kernel.names import check_id, check_label, check_text
 from holdfast.kernel.store import Tx
 
@@ -30,7 +30,7 @@ class Wish(Plain, frozen=True, kw_only=True):
     agent: str
     agent_session: str
     timeout_sec: float
-    idle_timeout_sec: float
+    idle_timeout_sec: float | None
     expected_artifacts: tuple[str, ...]
     workdir: str | None
     priority: int
@@ -50,12 +50,18 @@ class Wish(Plain, frozen=True, kw_only=True):
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
         check_text(self.prompt, "prompt")
+        if (size := len(to_json(self.prompt))) > JOB_PROMPT_BYTES_MAX:
+            raise InvalidValue(
+                f"the prompt has {size} bytes and may have {JOB_PROMPT_BYTES_MAX}: put it into a file and tell its path",
+                field="prompt",
+            )
         for path in self.expected_artifacts:
             _check_path(path, "expected artifact")
         if self.workdir is not None:
             _check_path(self.workdir, "workdir")
         _seconds(self.timeout_sec, "timeout_sec")
-        _seconds(self.idle_timeout_sec, "idle_timeout_sec")
+        if self.idle_timeout_sec is not None:
+            _seconds(self.idle_timeout_sec, "idle_timeout_sec")
         if not 0 < self.max_attempts <= JOB_ATTEMPTS_MAX:
             raise InvalidValue(f"max_attempts is {self.max_attempts}: give 1 to {JOB_ATTEMPTS_MAX}", field="max_attempts")
         check_broker(self.broker)
@@ -85,7 +91,7 @@ def new_job(tx: Tx, wish: Wish, about: datetime) -> Job:
         broker=wish.broker,
         topic_prefix=wish.topic_prefix or default_prefix(job_id),
         timeout_sec=float(wish.timeout_sec),
-        idle_timeout_sec=float(wish.idle_timeout_sec),
+        idle_timeout_sec=None if wish.idle_timeout_sec is None else float(wish.idle_timeout_sec),
         expected_artifacts=wish.expected_artifacts,
         workdir=wish.workdir,
         max_attempts=wish.max_attempts,

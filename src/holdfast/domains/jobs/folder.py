@@ -30,7 +30,7 @@ def write(job: Job) -> Document:
         if getattr(job.broker, name) == getattr(_PLAIN, name):
             del broker[name]
     for name in _SECONDS:
-        if float(document[name]).is_integer():
+        if document[name] is not None and float(document[name]).is_integer():
             document[name] = int(document[name])
     return document
 
@@ -52,8 +52,11 @@ def read(key: str, document: Document) -> Job:
     known["extra"] = {name: value for name, value in document.items() if name not in _FIELDS}
     known["broker"] = _broker(document.get("broker") or {})
     known.setdefault("updated_at", known.get("created_at"))
-    # A null stands for what was not said.
-    job = msgspec.convert({name: value for name, value in known.items() if value is not None}, Job, str_keys=True)
+    # A null stands for what was not said; but in a job of ours an idle limit that is null is none.
+    said = {name: value for name, value in known.items() if value is not None}
+    if "arrival" in known and known.get("idle_timeout_sec", 0) is None:
+        said["idle_timeout_sec"] = None
+    job = msgspec.convert(said, Job, str_keys=True)
     if "arrival" in known:
         return job
     seconds = int((job.created_at - _ORIGIN).total_seconds())

@@ -1,8 +1,9 @@
 """Ending what nobody works on: running jobs whose worker died, or whose time is over.
 
-A job whose recorded process is dead goes back to pending until as many workers died as it may have attempts, and then ends in
-error; attempts that were given back do not count. One past its time limit, or without a sign for too long, ends in error. A
-claim without a recorded process is ended by its limits alone.
+A job whose worker died goes back to pending until as many workers died as it may have attempts, and then ends in error;
+attempts that were given back do not count. A worker died if its recorded process is dead. Where that cannot be seen, as on
+another machine, it died if it gave no sign of life for its lease. A job past its time limit, or without a sign for longer than
+its idle limit, ends in error. A claim without a recorded process is ended by these limits alone.
 """
 
 import time
@@ -16,8 +17,20 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
-from holdfast.domains.jobs.record import JOBS, Job, JobStatus, due_at, due_place, moment
+from holdfast.domains.jobs.record import (
+    JOBS,
+    TIMED_OUT,
+    WORKER_DIED,
+    Job,
+    JobStatus,
+    due_at,
+    due_place,
+    last_sign,
+    lease_ends_at,
+    moment,
+)
 from holdfast.domains.jobs.writing import write
+from holdfast.kernel.clock import render
 from holdfast.kernel.holder import Holder, Liveness, Processes, in_sight, probe
 from holdfast.kernel.limits import JOBS_OF_WORKERS_READ, JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATCHED_MAX
 from holdfast.kernel.ordering import Parts
@@ -25,9 +38,6 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
-
-TIMED_OUT = "timed_out"
-WORKER_DIED = "worker_died"
 
 
 class Sweep(NamedTuple):
@@ -184,7 +194,10 @@ def _overdue(tx: ReadTx, *, start: Parts | None, limit: int) -> _Page:
 def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:
     """What becomes of a running job; None when it goes on."""
     if liveness is Liveness.DEAD:
-        return _bereft(job, now)
+        return _bereft(job, now, "its worker died")
+    lease_end = lease_ends_at(job)
+    if liveness is Liveness.UNKNOWN and lease_end is not None and lease_end < now:
+        return _bereft(job, now, f"its worker gave no sign of life since {render(last_sign(job))} and cannot be seen from here")
     due = due_at(job)
     if due is None or now <= due:
         return None
@@ -194,18 +207,13 @@ def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:
     return _failed(job, now, TIMED_OUT, f"no sign of it came for {job.idle_timeout_sec:g} s")
 
 
-def _bereft(job: Job, now: datetime) -> Job:
+def _bereft(job: Job, now: datetime, why: str) -> Job:
     deaths = job.deaths + 1
     if deaths < job.max_attempts:
-        return steps.put_back(job, now, deaths=1)
-    ended = _failed(
-        job,
-        now,
-        WORKER_DIED,
-        f"its worker died: {counted(deaths, 'attempt')} ended so, and no more than {job.max_attempts} may",
-    )
-    return replace(ended, deaths=deaths)
+        return steps.put_back(job, now, outcome=WORKER_DIED, error=why, deaths=1, taken_away=True)
+    bound = f"{counted(deaths, 'attempt')} ended so, and no more than {job.max_attempts} may"
+    return replace(_failed(job, now, WORKER_DIED, f"{why}: {bound}"), deaths=deaths)
 
 
 def _failed(job: Job, now: datetime, code: str, why: str) -> Job:
-    return steps.ended(job, JobStatus.ERROR, now, error=why, error_code=code)
+    return steps.ended(job, JobStatus.ERROR, now, error=why, error_code=code, taken_away=True)

@@ -3,20 +3,30 @@
 import enum
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from holdfast.domains.jobs.broker import Broker
 from holdfast.kernel import token
-from holdfast.kernel.codec import Discreet, Instant, Record, to_plain
+from holdfast.kernel.codec import Discreet, Instant, Plain, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
-TIMEOUT_S = 600.0
-IDLE_TIMEOUT_S = 120.0
+
+class TimeLimits(NamedTuple):
+    """How long one attempt may take, and how long it may give no sign of life; None for any time."""
+
+    timeout_sec: float
+    idle_timeout_sec: float | None
+
+
+NEW_JOB_LIMITS = TimeLimits(24 * 3600.0, None)
+"""Of a new job unless told."""
+FOLDER_LIMITS = TimeLimits(600.0, 120.0)
+"""Of a new job in a folder that other programs share, which expect these; and of every record that names no limits."""
 ATTEMPTS_MAX = 3
 """How many attempts at a job may end by the death of its worker, unless told, before that ends the job."""
 
@@ -48,6 +58,39 @@ for _status, _steps in TRANSITIONS.items():
     _status.ended = not _steps
 
 
+TIMED_OUT = "timed_out"
+WORKER_DIED = "worker_died"
+
+
+class PastAttempt(Plain, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that ended without completing the job. `outcome` is its error code, or what became of the job.
+
+    `taken_away` says that the worker itself gave no verdict: its time was over, it was taken for dead, or an operator
+    cancelled the job or put it back. Such a worker may still deliver a late result.
+    """
+
+    attempt: int
+    token: int | None
+    outcome: str
+    ended_at: Instant
+    started_at: Instant | None = None
+    worker: Holder | None = None
+    error: str | None = None
+    taken_away: bool = False
+
+
+class LateResult(Plain, frozen=True, kw_only=True):
+    """A verdict that came too late to count: which status it wanted, for which attempt, when, and by which actor."""
+
+    status: JobStatus
+    attempt: int
+    at: Instant
+    by: str
+    result: str | None
+    error: str | None
+    error_code: str | None
+
+
 class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
@@ -55,7 +98,9 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     orders jobs without a clock. `attempt` counts how often it was begun, and `deaths` how many of these attempts ended by the
     death of the worker: only they count towards `max_attempts`, and not those that were given back. `last_event_at` is the
     last sign of life, and `waiting_since` is set while the work waits for a permission. `error_code` says in one word what
-    `error` says in a sentence. `extra` keeps what another program wrote into the record beside these.
+    `error` says in a sentence. `lease_s` is how long a worker that nobody can see is believed without a sign of life.
+    `past_attempts` has the last attempts that did not complete it, and `late_result` the verdict of one that came too late.
+    `extra` keeps what another program wrote into the record beside these.
     """
 
     unshown: ClassVar[frozenset[str]] = frozenset(("auth_token", "extra"))
@@ -71,8 +116,8 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     arrival: int = 0
     broker: Broker = Broker()
     topic_prefix: str = ""
-    timeout_sec: float = TIMEOUT_S
-    idle_timeout_sec: float = IDLE_TIMEOUT_S
+    timeout_sec: float = FOLDER_LIMITS.timeout_sec
+    idle_timeout_sec: float | None = FOLDER_LIMITS.idle_timeout_sec
     expected_artifacts: tuple[str, ...] = ()
     workdir: str | None = None
     last_seq: int = 0
@@ -82,6 +127,7 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     deaths: int = 0
     token: int | None = None
     claimed_by: Holder | None = None
+    lease_s: float | None = None
     started_at: Instant | None = None
     finished_at: Instant | None = None
     last_event_at: Instant | None = None
@@ -89,6 +135,8 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     result: str | None = None
     error: str | None = None
     error_code: str | None = None
+    late_result: LateResult | None = None
+    past_attempts: tuple[PastAttempt, ...] = ()
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
@@ -124,26 +172,47 @@ def due_at(job: Job) -> datetime | None:
 
     While it waits for a permission it is not expected to give signs.
     """
-    begun = job.started_at or job.updated_at
-    late = _after(begun, job.timeout_sec)
-    if job.waiting_since is not None:
+    late = _after(job.started_at or job.updated_at, job.timeout_sec)
+    if job.waiting_since is not None or job.idle_timeout_sec is None:
         return late
-    sign = job.last_event_at
-    idle = _after(begun if sign is None or sign < begun else sign, job.idle_timeout_sec)
-    if late is None or idle is None:
-        return late or idle
-    return idle if idle < late else late
+    return _earlier(late, _after(last_sign(job), job.idle_timeout_sec))
+
+
+def lease_ends_at(job: Job) -> datetime | None:
+    """When a worker that nobody can see counts as dead, unless it gives a sign; None when only time limits end its claim."""
+    if job.lease_s is None:
+        return None
+    patience_s = job.lease_s if job.idle_timeout_sec is None else min(job.lease_s, job.idle_timeout_sec)
+    return _after(last_sign(job), patience_s)
+
+
+def beat_every_s(job: Job) -> float | None:
+    """How often its worker should give a sign of life, so that two may be lost; None when no silence ends the claim."""
+    bounds = [bound for bound in (job.lease_s, job.idle_timeout_sec) if bound is not None]
+    return min(bounds) / 3 if bounds else None
 
 
 def due_place(job: Job) -> Parts:
-    """The place of a running job among those that are running."""
-    due = due_at(job)
+    """The place of a running job among those that are running: when it must be looked at."""
+    due = _earlier(due_at(job), lease_ends_at(job))
     return (_NEVER,) if due is None else moment(due)
 
 
 def moment(at: datetime) -> Parts:
     """Before this place are the running jobs that are overdue at that time."""
     return ((at - _EPOCH) // _MICROSECOND,)
+
+
+def last_sign(job: Job) -> datetime:
+    """When its worker last gave a sign of life: the beginning of the attempt, an event or a heartbeat."""
+    begun, sign = job.started_at or job.updated_at, job.last_event_at
+    return begun if sign is None or sign < begun else sign
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    if one is None or other is None:
+        return one or other
+    return min(one, other)
 
 
 def _after(at: datetime, seconds: float) -> datetime | None:

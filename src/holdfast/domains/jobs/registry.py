@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.broker import Broker
+from holdfast.domains.jobs.late import Kept, Verdict, check_verdict
 from holdfast.domains.jobs.reaping import Reaper
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, JOBS, TIMEOUT_S, Job, JobStatus
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, JOBS, NEW_JOB_LIMITS, Job, JobStatus, TimeLimits
 from holdfast.domains.jobs.unanswered import Unanswered
 from holdfast.domains.jobs.writing import job_topic, queue_topic, write
-from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable
+from holdfast.kernel.errors import Corrupt, HoldfastError, ImpossibleTransition, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Processes
-from holdfast.kernel.limits import JOBS_PRUNE_EVERY, LIST_MAX
+from holdfast.kernel.limits import JOBS_PAGE, JOBS_PRUNE_EVERY, LIST_MAX
 from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.space import rows
@@ -48,13 +49,23 @@ class Jobs:
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
     counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, and one past its
     limits ends in error; a damaged job holds up no other. Not promised: that work is done once; a job that was put back is
-    done again. What is no error and should be known goes to `warn`, which is a log unless it is set.
+    done again. What is no error and should be known goes to `warn`, which is a log unless it is set. `limits` are the time
+    limits of a new job whose registrant names none.
     """
 
-    def __init__(self, store: Store, journal: Journal, processes: Processes, keep: JobSettings | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
+        keep: JobSettings | None = None,
+        *,
+        limits: TimeLimits = NEW_JOB_LIMITS,
+    ) -> None:
         self._store = store
         self._journal = journal
         self._keep = keep or _DEFAULTS
+        self._limits = limits
         self._reaper = Reaper(store, journal, processes)
         self._unanswered = Unanswered(store, journal)
         self.warn: Callable[[str], None] = _log
@@ -65,8 +76,8 @@ class Jobs:
         *,
         agent: str,
         agent_session: str,
-        timeout_sec: float = TIMEOUT_S,
-        idle_timeout_sec: float = IDLE_TIMEOUT_S,
+        timeout_sec: float | None = None,
+        idle_timeout_sec: float | None = None,
         expected_artifacts: Sequence[str] = (),
         workdir: str | None = None,
         priority: int = 0,
@@ -78,8 +89,10 @@ class Jobs:
     ) -> Job:
         """Register work for whoever picks for `agent_session`, and return it, pending.
 
-        Its events are `signed` with a key of its own unless told otherwise. Raises Collision when a given `job_id` is taken;
-        InvalidName and InvalidValue before anything is stored.
+        One attempt may take `timeout_sec`, which is a day unless told, and be without a sign of life for `idle_timeout_sec`,
+        which is any time unless told; in a folder that other programs share they are 600 and 120 s unless told. Its events are
+        `signed` with a key of its own unless told otherwise. Raises Collision when a given `job_id` is taken; InvalidName and
+        InvalidValue before anything is stored.
         """
         # Here, as in other places of this module: picking must start fast, and needs none of it.
         from holdfast.domains.jobs.asking import Wish, new_job
@@ -88,8 +101,8 @@ class Jobs:
             prompt=prompt,
             agent=agent,
             agent_session=agent_session,
-            timeout_sec=timeout_sec,
-            idle_timeout_sec=idle_timeout_sec,
+            timeout_sec=self._limits.timeout_sec if timeout_sec is None else timeout_sec,
+            idle_timeout_sec=self._limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec,
             expected_artifacts=tuple(expected_artifacts),
             workdir=workdir,
             priority=priority,
@@ -119,10 +132,11 @@ class Jobs:
         """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
 
         Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
-        works on it: when it dies, the job is pending again. Without one, as for a one-shot command, only its time limits end
-        the claim. A wait also ends when the descriptor `stop_fd` becomes readable. What a holder may have been given by a call
-        that was not answered is put back by its process's next one. Raises InvalidName, and InvalidValue for a `wait_s` that
-        is no number.
+        works on it: when it dies, the job is pending again. Where that cannot be seen, as from another machine, the same
+        happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder, as for a one-shot command,
+        only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd` becomes readable. What a holder
+        may have been given by a call that was not answered is put back by its process's next one. Raises InvalidName, and
+        InvalidValue for a `wait_s` that is no number.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
@@ -159,17 +173,19 @@ class Jobs:
 
         A worker shows the token of its attempt, and gets Fenced when that is no longer the current one; an operator may
         leave it out. `also` is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that
-        TRANSITIONS does not have, and InvalidValue for what is no status. Nothing is changed in any of these cases.
+        TRANSITIONS does not have, and InvalidValue for what is no status. The job's status is changed in none of these cases;
+        but the words of a verdict that came too late are kept as its `late_result`, and the refusal says so.
         """
         check_job_id(job_id)
         wanted = steps.status_named(status)
         steps.check_words(result, error)
+        verdict = Verdict(wanted, result, error, error_code)
 
-        def body(tx: Tx) -> Job:
+        def body(tx: Tx) -> Job | Kept:
             job = existing(tx, job_id)
-            steps.check_token(job, token)
-            steps.check_step(job, wanted)
-            after = steps.moved(job, wanted, tx.now, tx.revision, result=result, error=error, error_code=error_code)
+            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+                return late
+            after = steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None)
             after = after if also is None else also.do(tx, after)
             write(tx, self._journal, job, after)
             if job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.PENDING):
@@ -177,7 +193,8 @@ class Jobs:
                 tx.notify(job_topic(job_id))
             return after
 
-        return self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        moved = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        return moved.fail() if isinstance(moved, Kept) else moved
 
     def finish_and_pick(
         self,
@@ -204,13 +221,14 @@ class Jobs:
             check_label(agent_session, "agent session")
         steps.check_words(result, error)
         self._reaper.sweep_if_due()
+        verdict = Verdict(wanted, result, error, error_code)
         damaged: Damage = []
 
-        def body(tx: Tx) -> Finished:
+        def body(tx: Tx) -> Finished | Kept:
             damaged.clear()
             job = existing(tx, job_id)
-            steps.check_token(job, token)
-            steps.check_step(job, wanted)
+            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+                return late
             # Taken before the first write: what was put after this transaction took its revision could not be.
             row = tx.take_first(JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged)
             done = steps.ended(job, wanted, tx.now, result=result, error=error, error_code=error_code)
@@ -218,14 +236,14 @@ class Jobs:
             write(tx, self._journal, job, done)
             if row is None:
                 return Finished(done, None)
-            picked = steps.begun(row.record, tx.now, tx.revision, holder)
+            picked = steps.begun(row.record, tx.now, tx.revision, holder, self._keep.lease_s)
             write(tx, self._journal, row.record, picked)
             return Finished(done, picked)
 
         scope = _JOBS_ALONE if also is None else also.scope
-        finished = self._unanswered.claim(body, lambda found: found.picked, scope=scope)
+        finished = self._unanswered.claim(body, lambda found: None if isinstance(found, Kept) else found.picked, scope=scope)
         self._tell(damaged)
-        return finished
+        return finished.fail() if isinstance(finished, Kept) else finished
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
         """End a pending or running job as cancelled; a worker that has it is fenced from then on. Raises as `update_status`."""
@@ -235,6 +253,46 @@ class Jobs:
         """Put a running job back, for the next pick; a worker that has it is fenced from then on. Raises as
         `update_status`."""
         return self.update_status(job_id, JobStatus.PENDING, token=token)
+
+    def retry(self, job_id: str) -> Job:
+        """Have a job that ended in error or was cancelled done again: it is pending in its old place. Its attempts go on
+        counting, and may end by as many deaths of workers as those of a new job; `past_attempts` keeps what became of the last
+        ones. Raises NotFound, and ImpossibleTransition for a job with another status."""
+        check_job_id(job_id)
+
+        def body(tx: Tx) -> Job:
+            job = existing(tx, job_id)
+            after = steps.retried(job, tx.now)
+            write(tx, self._journal, job, after, told={"why": "retried"})
+            return after
+
+        return self._store.transact(body, scope=_JOBS_ALONE)
+
+    def retry_all(
+        self,
+        *,
+        status: JobStatus | str = JobStatus.ERROR,
+        agent_session: str | None = None,
+        damaged: Damage | None = None,
+    ) -> list[Job]:
+        """Retry all jobs with this status, of one label or of all, each in a transaction of its own; return them, the newest
+        first. One that another has retried meanwhile is passed over. Raises InvalidValue for a status that cannot be retried,
+        and as `list_jobs`."""
+        wanted = steps.status_named(status)
+        if wanted not in steps.RETRIED:
+            raise InvalidValue(f"jobs that are {wanted.value} cannot be retried: use error or cancelled", field="status")
+        retried: list[Job] = []
+        before: tuple[int, str] | None = None
+        while page := self.list_jobs(
+            status=wanted, agent_session=agent_session, limit=JOBS_PAGE, before=before, damaged=damaged
+        ):
+            for job in reversed(page):
+                try:
+                    retried.append(self.retry(job.job_id))
+                except (NotFound, ImpossibleTransition):
+                    continue
+            before = (page[0].arrival, page[0].job_id)
+        return retried
 
     def heartbeat(self, job_id: str, *, token: int) -> Job:
         """Give a sign of life for a running job, so that it does not count as idle, and return it.
@@ -360,7 +418,7 @@ class Jobs:
             row = tx.take_first(JOBS, "turn", (agent_session,), damaged=damaged)
             if row is None:
                 return None
-            job = steps.begun(row.record, tx.now, tx.revision, holder)
+            job = steps.begun(row.record, tx.now, tx.revision, holder, self._keep.lease_s)
             write(tx, self._journal, row.record, job)
             return job
 

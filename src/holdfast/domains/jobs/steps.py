@@ -4,14 +4,18 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from holdfast.domains.jobs.record import TRANSITIONS, Job, JobStatus
+from holdfast.domains.jobs.record import TIMED_OUT, TRANSITIONS, Job, JobStatus, PastAttempt
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import JOB_PAST_ATTEMPTS_MAX, JOB_PAST_ERROR_CHARS_MAX
 from holdfast.kernel.names import check_text
 
+RETRIED = frozenset({JobStatus.ERROR, JobStatus.CANCELLED})
+"""What an operator may have tried again."""
 
-def begun(job: Job, now: datetime, token: int, holder: Holder | None = None) -> Job:
-    """The job as a new attempt."""
+
+def begun(job: Job, now: datetime, token: int, holder: Holder | None = None, lease_s: float | None = None) -> Job:
+    """The job as a new attempt. The lease is for a claim with a process: where that cannot be seen, silence is death."""
     return replace(
         job,
         status=JobStatus.RUNNING,
@@ -23,14 +27,18 @@ def begun(job: Job, now: datetime, token: int, holder: Holder | None = None) -> 
         attempt=job.attempt + 1,
         token=token,
         claimed_by=holder,
+        lease_s=None if holder is None else lease_s,
         result=None,
         error=None,
         error_code=None,
     )
 
 
-def put_back(job: Job, now: datetime, *, deaths: int = 0) -> Job:
-    """The job pending again, for the deaths of so many workers more; whoever had it is stale."""
+def put_back(
+    job: Job, now: datetime, *, outcome: str, deaths: int = 0, taken_away: bool = False, error: str | None = None
+) -> Job:
+    """The job pending again, for the deaths of so many workers more; whoever had it is stale. The others tell of the attempt
+    that ended."""
     return replace(
         job,
         status=JobStatus.PENDING,
@@ -38,7 +46,9 @@ def put_back(job: Job, now: datetime, *, deaths: int = 0) -> Job:
         token=None,
         claimed_by=None,
         waiting_since=None,
+        lease_s=None,
         deaths=job.deaths + deaths,
+        past_attempts=_past_attempts(job, now, outcome, error, taken_away=taken_away),
     )
 
 
@@ -50,8 +60,14 @@ def ended(
     result: str | None = None,
     error: str | None = None,
     error_code: str | None = None,
+    taken_away: bool = False,
 ) -> Job:
-    """The job in a last state."""
+    """The job in a last state. `taken_away` says that no verdict of its worker ended it."""
+    past = job.past_attempts
+    if job.status is JobStatus.RUNNING and status is not JobStatus.COMPLETED:
+        # What runs on after its time may bring a result whoever noticed that the time was over.
+        late = taken_away or error_code == TIMED_OUT
+        past = _past_attempts(job, now, error_code or status.value, error, taken_away=late)
     return replace(
         job,
         status=status,
@@ -59,30 +75,60 @@ def ended(
         finished_at=now,
         token=None,
         claimed_by=None,
+        lease_s=None,
         waiting_since=None,
         result=result,
         error=error,
         error_code=error_code,
+        past_attempts=past,
+    )
+
+
+def retried(job: Job, now: datetime) -> Job:
+    """A failed or cancelled job pending again, in its old place. Its attempts go on counting, and may end by as many deaths as
+    those of a new job. Raises ImpossibleTransition for any other."""
+    if job.status not in RETRIED:
+        then = "only a job that ended in error or was cancelled can be tried again"
+        raise ImpossibleTransition(
+            f"job {job.job_id} is {job.status.value}: {then}",
+            job_id=job.job_id,
+            status=job.status.value,
+            wanted=JobStatus.PENDING.value,
+        )
+    return replace(
+        job,
+        status=JobStatus.PENDING,
+        updated_at=now,
+        finished_at=None,
+        deaths=0,
+        result=None,
+        error=None,
+        error_code=None,
     )
 
 
 def moved(
     job: Job,
     status: JobStatus,
-    now: datetime,
-    token: int,
-    *,
     result: str | None = None,
     error: str | None = None,
     error_code: str | None = None,
+    *,
+    now: datetime,
+    token: int,
+    by_operator: bool = False,
 ) -> Job:
     """The job after a step that TRANSITIONS has. Raises ImpossibleTransition for any other."""
     check_step(job, status)
     if status is JobStatus.RUNNING:
         return begun(job, now, token)
     if status is JobStatus.PENDING:
-        return replace(put_back(job, now), result=result, error=error, error_code=error_code)
-    return ended(job, status, now, result=result, error=error, error_code=error_code)
+        outcome = error_code or ("requeued" if by_operator else "given_back")
+        back = put_back(job, now, outcome=outcome, error=error, taken_away=by_operator)
+        return replace(back, result=result, error=error, error_code=error_code)
+    # An operator that cancels takes the job away. One that says how it ended may be the work itself, without its token.
+    taken_away = by_operator and status is JobStatus.CANCELLED
+    return ended(job, status, now, result=result, error=error, error_code=error_code, taken_away=taken_away)
 
 
 def check_step(job: Job, status: JobStatus) -> None:
@@ -90,7 +136,12 @@ def check_step(job: Job, status: JobStatus) -> None:
     if status in TRANSITIONS[job.status]:
         return
     allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status]))
-    then = f"possible: {allowed}" if allowed else "it has ended: register it anew to have it done again"
+    if allowed:
+        then = f"possible: {allowed}"
+    elif job.status in RETRIED:
+        then = f"it has ended: `holdfast jobs retry {job.job_id}` has it done again"
+    else:
+        then = "it has ended: register it anew to have it done again"
     raise ImpossibleTransition(
         f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {then}",
         job_id=job.job_id,
@@ -149,6 +200,7 @@ def as_registered(job: Job) -> Job:
         deaths=0,
         token=None,
         claimed_by=None,
+        lease_s=None,
         started_at=None,
         finished_at=None,
         last_event_at=None,
@@ -156,4 +208,21 @@ def as_registered(job: Job) -> Job:
         result=None,
         error=None,
         error_code=None,
+        late_result=None,
+        past_attempts=(),
     )
+
+
+def _past_attempts(job: Job, now: datetime, outcome: str, error: str | None, *, taken_away: bool) -> tuple[PastAttempt, ...]:
+    """Those of the job, with the one that ends now."""
+    ended = PastAttempt(
+        attempt=job.attempt,
+        token=job.token,
+        outcome=outcome,
+        ended_at=now,
+        started_at=job.started_at,
+        worker=job.claimed_by,
+        error=None if error is None else error[:JOB_PAST_ERROR_CHARS_MAX],
+        taken_away=taken_away,
+    )
+    return (*job.past_attempts, ended)[-JOB_PAST_ATTEMPTS_MAX:]

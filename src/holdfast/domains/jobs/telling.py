@@ -26,6 +26,7 @@ from holdfast.domains.jobs.events import (
     kind_named,
     signed,
 )
+from holdfast.domains.jobs.late import Kept, Verdict, check_verdict, keep
 from holdfast.domains.jobs.reach import chosen
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
@@ -86,15 +87,20 @@ class JobEvents:
         check_job_id(job_id)
         kind = kind_named(event)
 
-        def body(tx: Tx) -> Published:
+        def body(tx: Tx) -> Published | Kept:
             job = existing(tx, job_id)
-            steps.check_token(job, token)
-            after, moved = _after(job, kind, tx, detail)
+            verdict = _verdict(kind, detail)
+            if verdict is None:
+                steps.check_token(job, token)
+            elif (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+                return late
+            after, moved = _after(job, kind, tx, detail, by_operator=token is None)
             kept, told = self._keep(tx, after, kind, detail, data)
             self._write(tx, job, kept, moved=moved)
             return Published(kept, told)
 
-        return self._store.transact(body, scope=_SCOPE)
+        published = self._store.transact(body, scope=_SCOPE)
+        return published.fail() if isinstance(published, Kept) else published
 
     def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> Also:
         """The event that belongs to a step of the registry, for its `also`: kept in the same transaction."""
@@ -194,8 +200,10 @@ class JobEvents:
                     return Received(event, None)
                 return _drop(event.job_id, f"its number {event.seq} is not beyond {job.last_seq}")
             try:
-                after, moved = _after(job, event.event, tx, event.detail)
+                after, moved = _after(job, event.event, tx, event.detail, by_operator=True)
             except ImpossibleTransition as error:
+                if (verdict := _verdict(event.event, event.detail)) is not None:
+                    keep(tx, self._journal, job, None, verdict)
                 return _drop(event.job_id, error.message)
             after = replace(after, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now)
             _put(tx, JobEvent(told=event, sent=True))
@@ -258,7 +266,14 @@ def _waiting(tx: ReadTx, *, match: Parts, start: Parts) -> tuple[list[Unsent], P
     return page, (events[-1].job_id, events[-1].seq + 1)[len(match) :] if full else None
 
 
-def _after(job: Job, kind: EventKind, tx: Tx, detail: str) -> tuple[Job, bool]:
+def _verdict(kind: EventKind, detail: str) -> Verdict | None:
+    """What an event says of how its job ended; None for any other."""
+    if kind is EventKind.COMPLETED:
+        return Verdict(JobStatus.COMPLETED, result=detail or None)
+    return Verdict(JobStatus.ERROR, error=detail or None) if kind is EventKind.ERROR else None
+
+
+def _after(job: Job, kind: EventKind, tx: Tx, detail: str, *, by_operator: bool) -> tuple[Job, bool]:
     """The job after an event, and whether that moved it. Raises ImpossibleTransition."""
     status = MOVES.get(kind)
     if status is None or (status is JobStatus.RUNNING and job.status is JobStatus.RUNNING):
@@ -271,9 +286,8 @@ def _after(job: Job, kind: EventKind, tx: Tx, detail: str) -> tuple[Job, bool]:
             )
         waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
         return replace(job, waiting_since=waits), False
-    result = detail or None if status is JobStatus.COMPLETED else None
-    error = detail or None if status in (JobStatus.ERROR, JobStatus.CANCELLED) else None
-    return steps.moved(job, status, tx.now, tx.revision, result=result, error=error), True
+    verdict = _verdict(kind, detail) or Verdict(status, error=detail or None if status is JobStatus.CANCELLED else None)
+    return steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=by_operator), True
 
 
 def _document(payload: bytes) -> dict[str, Any] | str:

@@ -59,4 +59,10 @@ class Unanswered:
         if row is None or row.record.status is not JobStatus.RUNNING:
             return
         if (row.record.token, row.record.claimed_by) == (claim.token, claim.claimed_by):
-            write(tx, self._journal, row.record, steps.put_back(row.record, tx.now), told={"why": "unanswered"})
+            write(
+                tx,
+                self._journal,
+                row.record,
+                steps.put_back(row.record, tx.now, outcome="unanswered"),
+                told={"why": "unanswered"},
+            )

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import Event
-from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.record import LateResult, PastAttempt, shown
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import BrokerUnavailable, Corrupt, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
@@ -41,7 +41,7 @@ class JobView(Plain, frozen=True, kw_only=True):
     broker: BrokerView
     topic_prefix: str
     timeout_sec: float
-    idle_timeout_sec: float
+    idle_timeout_sec: float | None
     expected_artifacts: tuple[str, ...]
     workdir: str | None
     last_seq: int
@@ -50,6 +50,7 @@ class JobView(Plain, frozen=True, kw_only=True):
     max_attempts: int
     token: int | None
     claimed_by: Holder | None
+    lease_s: float | None
     started_at: Instant | None
     finished_at: Instant | None
     last_event_at: Instant | None
@@ -57,6 +58,8 @@ class JobView(Plain, frozen=True, kw_only=True):
     result: str | None
     error: str | None
     error_code: str | None
+    late_result: LateResult | None
+    past_attempts: tuple[PastAttempt, ...]
     signed: bool
 
 

@@ -1,5 +1,6 @@
 """A group of commands."""
 
+from collections import Counter
 from difflib import get_close_matches
 
 import click
@@ -13,8 +14,12 @@ _ELSEWHERE = {"ls": "list", "rm": "remove", "show": "get"}
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added, each with its whole first sentence, and names them
-    to whoever asks for another."""
+    """A group that lists its commands in the order in which they were added, each with its whole first sentence, names them to
+    whoever asks for another, and refuses an option that is given twice where it takes one value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _check_once(ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -25,12 +30,27 @@ class InOrder(click.Group):
             meant = _meant(asked, known)
             hint = f"Did you mean {meant!r}?" if meant else f"There are {', '.join(known)}."
             ctx.fail(f"No such command {asked!r}. {hint}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, InOrder) and not ctx.resilient_parsing:
+            # Here, once for all commands, since each is a class of click's own.
+            _check_once(click.Context(command, ctx, name, **command.context_settings), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(_SENTENCE_CHARS)) for name, one in commands if one])
+
+
+def _check_once(ctx: click.Context, args: list[str]) -> None:
+    """Raises UsageError for an option with one value that is given more often: click would take the last without a word."""
+    if ctx.resilient_parsing:
+        return
+    _, _, order = ctx.command.make_parser(ctx).parse_args(list(args))
+    for parameter, number in Counter(order).items():
+        single = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count or parameter.is_flag)
+        if single and number > 1:
+            raise click.UsageError(f"{max(parameter.opts, key=len)} is given {number} times, and takes one value", ctx)
 
 
 def _meant(asked: str, known: list[str]) -> str | None:

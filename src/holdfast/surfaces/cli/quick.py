@@ -38,14 +38,14 @@ def run(arguments: Sequence[str]) -> int | None:
 
 
 def _parse(words: Sequence[str]) -> dict[str, str] | None:
-    """Options as pairs of words, and --json alone; None for anything else."""
+    """Options as pairs of words, each once, and --json alone; None for anything else."""
     options: dict[str, str] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if word == "--json":
             options["json"] = "yes"
-        elif word in _PICK_OPTIONS and rest and not rest[0].startswith("-"):
+        elif word in _PICK_OPTIONS and _PICK_OPTIONS[word] not in options and rest and not rest[0].startswith("-"):
             options[_PICK_OPTIONS[word]] = rest.pop(0)
         else:
             return None

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.domains.jobs import Job
+from holdfast.domains.jobs.record import LateResult
 from holdfast.domains.workflows import SwapStatus
 from holdfast.domains.workflows.record import Workflow
 from holdfast.kernel.codec import Instant, Plain
@@ -113,7 +114,7 @@ class JobView(Plain, frozen=True, kw_only=True):
     max_attempts: int
     token: int | None
     timeout_sec: float
-    idle_timeout_sec: float
+    idle_timeout_sec: float | None
     expected_artifacts: tuple[str, ...]
     workdir: str | None
     created_at: Instant
@@ -121,6 +122,7 @@ class JobView(Plain, frozen=True, kw_only=True):
     result: str | None
     error: str | None
     error_code: str | None
+    late_result: LateResult | None
 
 
 class JobAnswer(Answer, frozen=True, kw_only=True):

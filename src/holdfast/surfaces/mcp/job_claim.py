@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.reaping import TIMED_OUT
-from holdfast.domains.jobs.record import due_at
+from holdfast.domains.jobs.record import TIMED_OUT, beat_every_s, due_at
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused
+from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.surfaces.mcp.answers import Holding, Notice, NoticeKind
 
-_BEATS_PER_LIMIT = 3
 _AGAIN_S = 1.0
 
 
@@ -25,7 +24,7 @@ class JobClaim:
         self._hf = hf
         self.job = job
         self.handle = job_handle(job.job_id)
-        self._every_s = job.idle_timeout_sec / _BEATS_PER_LIMIT
+        self._every_s = beat_every_s(job) or JOB_LEASE_S / 3
         self._beat_s = now_s + self._every_s
         self._gone = False
 

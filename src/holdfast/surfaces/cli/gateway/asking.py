@@ -14,6 +14,7 @@ from holdfast.kernel.wording import counted
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option, summary, waiting_for
 from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.text_input import STDIN, read_stdin
 
 WAIT_S = 3600.0
 INTERRUPT_S = 30.0
@@ -55,7 +56,7 @@ def prompt(
     url: str | None,
     token_file: Path | None,
 ) -> int:
-    """Hand a prompt to an agent; without TEXT it is read from standard input. Prints the request's id."""
+    """Hand a prompt to an agent; without TEXT, or with - for it, it is read from standard input. Prints the request's id."""
     words = _text(text)
     gateway = client(agent, url, token_file)
     accepted = gateway.prompt(words, idempotency_key=key, expected_epoch=epoch)
@@ -184,14 +185,11 @@ def _interrupted(agent: str, result: dict[str, Any], stopped: dict[str, Any] | N
 
 
 def _text(text: str | None) -> str:
-    if text is not None:
+    if text is not None and text != STDIN:
         return text
-    if sys.stdin is None or sys.stdin.isatty():
+    if text is None and (sys.stdin is None or sys.stdin.isatty()):
         raise InvalidValue("there is no prompt: give it as an argument, or on standard input", field="prompt")
-    try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"the prompt is not UTF-8: {error}", field="prompt") from None
+    return read_stdin("prompt")
 
 
 def _ended(request: dict[str, Any], as_json: bool) -> int:

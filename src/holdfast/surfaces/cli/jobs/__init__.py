@@ -2,7 +2,7 @@
 
 options.py     what several commands ask for, and keeping the audit log up to date
 registering.py `register`
-deciding.py    `pick`, `status`, `cancel`, `requeue`, `heartbeat`, `reap`, `prune`
+deciding.py    `pick`, `status`, `cancel`, `requeue`, `retry`, `heartbeat`, `reap`, `prune`
 showing.py     `list`, `get`, `logs`
 publishing.py  `publish`
 watching.py    `watch`, with watch.py for what it does
@@ -12,7 +12,7 @@ running.py     `run`, with worker.py (one job after the other) and labour.py (on
 import click
 
 from holdfast.surfaces.cli.group import InOrder
-from holdfast.surfaces.cli.jobs.deciding import cancel, heartbeat, pick, prune, reap, requeue, status
+from holdfast.surfaces.cli.jobs.deciding import cancel, heartbeat, pick, prune, reap, requeue, retry, status
 from holdfast.surfaces.cli.jobs.publishing import publish
 from holdfast.surfaces.cli.jobs.registering import register
 from holdfast.surfaces.cli.jobs.running import run
@@ -32,7 +32,7 @@ def jobs() -> None:
 
 
 for _command in (
-    *(register, list_, get, pick, status, cancel, requeue, heartbeat),
+    *(register, list_, get, pick, status, cancel, requeue, retry, heartbeat),
     *(run, publish, watch, logs, reap, prune),
 ):
     jobs.add_command(_command)

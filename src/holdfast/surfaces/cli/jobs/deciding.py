@@ -1,13 +1,16 @@
-"""Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `heartbeat`, `reap`, `prune`."""
+"""Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `retry`, `heartbeat`, `reap`, `prune`."""
 
 from typing import Any
 
 import click
 
+from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.steps import RETRIED
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS
+from holdfast.kernel.errors import STATUS, HoldfastError, InvalidName, Refused, status_of
+from holdfast.kernel.store import Damage
 from holdfast.kernel.wording import counted
 from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
@@ -17,12 +20,13 @@ from holdfast.surfaces.cli.jobs.options import (
     as_json_line,
     changing,
     job_option,
+    jobs_argument,
     json_option,
     mirror,
     token_option,
     where_options,
 )
-from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.output import answer, damage_told, remark
 from holdfast.surfaces.cli.quick import PID_MAX
 
 
@@ -98,6 +102,48 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
     with changing() as hf:
         job = hf.jobs.requeue(job_id, token=token)
     _tell(job, as_json)
+
+
+@click.command()
+@jobs_argument
+@click.option("--status", type=click.Choice(sorted(one.value for one in RETRIED)), help="All jobs with this status.")
+@click.option("--agent-session", metavar="LABEL", help="Only those of this queue; with --status.")
+@json_option
+@where_options
+def retry(job_ids: tuple[str, ...], status: str | None, agent_session: str | None, as_json: bool) -> int:
+    """Have jobs that ended in error or were cancelled done again.
+
+    Each is pending in its old place, with its history, and may be begun as often as a new one. Of several jobs each that can
+    be retried is; exit status 1 if one cannot.
+    """
+    if (status is None) != bool(job_ids):
+        raise click.UsageError("say which jobs, or --status")
+    if agent_session is not None and status is None:
+        raise click.UsageError("--agent-session goes with --status")
+    damaged: Damage = []
+    refused: list[HoldfastError] = []
+    with changing() as hf:
+        if status is not None:
+            jobs = hf.jobs.retry_all(status=status, agent_session=agent_session, damaged=damaged)
+        else:
+            jobs = _retried(hf, job_ids, refused)
+    if as_json:
+        answer(to_json([shown(job) for job in jobs]))
+    elif jobs or status is not None:
+        answer("\n".join(_line(job) for job in jobs) or f"no job is {status}")
+    for error in refused:
+        remark(error.message)
+    return status_of(refused[0]).exit if refused else damage_told(damaged)
+
+
+def _retried(hf: Holdfast, job_ids: tuple[str, ...], refused: list[HoldfastError]) -> list[Job]:
+    jobs = []
+    for job_id in job_ids:
+        try:
+            jobs.append(hf.jobs.retry(job_id))
+        except (InvalidName, Refused) as error:
+            refused.append(error)
+    return jobs
 
 
 @click.command()

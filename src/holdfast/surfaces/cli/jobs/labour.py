@@ -9,11 +9,11 @@ from typing import NamedTuple
 from holdfast.adapters.job_command import Command
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.reaping import TIMED_OUT
-from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.record import TIMED_OUT, beat_every_s, shown
 from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
+from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import Listener, Woken
 from holdfast.stores.waking import readable
 from holdfast.surfaces.cli.output import write
@@ -56,7 +56,7 @@ class Labour:
         self._way = way
         self._stop_fd = stop_fd
         self._progress = progress
-        self._every_s = way.heartbeat_s or job.idle_timeout_sec / 3
+        self._every_s = way.heartbeat_s or beat_every_s(job) or JOB_LEASE_S / 3
         self._end_s = time.monotonic() + job.timeout_sec
 
     def outcome(self) -> Outcome:

@@ -7,12 +7,14 @@ import click
 
 from holdfast.domains.jobs import Broker
 from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, FOLDER_LIMITS
 from holdfast.surfaces.cli.jobs.options import F, as_json_line, changing, json_option, where_options
 from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.text_input import STDIN, read_file, read_stdin
 
 _OPTIONS = (
-    click.option("--prompt", required=True, help="What is to be done."),
+    click.option("--prompt", metavar="TEXT", help="What is to be done; - reads it from standard input."),
+    click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file, as one of more than 128 kB."),
     click.option("--agent", default="agent", show_default=True, help="The kind of agent it is for."),
     click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a."),
     click.option(
@@ -20,18 +22,16 @@ _OPTIONS = (
         "timeout_sec",
         metavar="SECONDS",
         type=float,
-        default=TIMEOUT_S,
-        show_default=True,
-        help="Seconds one attempt may take; then it ends in error.",
+        help="Seconds one attempt may take; then it ends in error.  [default: 86400, a day; "
+        f"{FOLDER_LIMITS.timeout_sec:g} with --registry-dir]",
     ),
     click.option(
         "--idle-timeout",
         "idle_timeout_sec",
         metavar="SECONDS",
         type=float,
-        default=IDLE_TIMEOUT_S,
-        show_default=True,
-        help="Seconds it may be without a sign of life; then it ends in error.",
+        help="Seconds it may be without a sign of life; then it ends in error.  [default: no limit; "
+        f"{FOLDER_LIMITS.idle_timeout_sec:g} with --registry-dir]",
     ),
     click.option(
         "--artifact",
@@ -81,7 +81,8 @@ def _asked(command: F) -> F:
 @json_option
 @where_options
 def register(as_json: bool, **said: Any) -> None:
-    """Register work and print its id."""
+    """Register work and print its id. Its prompt is --prompt, or in --prompt-file."""
+    prompt = _prompt(said.pop("prompt"), said.pop("prompt_file"))
     broker = {name: said.pop(name) for name in ("host", "port", "tls", "username", "password_env")}
     if broker["port"] is None:
         broker["port"] = TLS_PORT if broker["tls"] else PORT
@@ -89,5 +90,13 @@ def register(as_json: bool, **said: Any) -> None:
         # The worker may run anywhere.
         said["workdir"] = os.path.abspath(said["workdir"])
     with changing() as hf:
-        job = hf.jobs.register_job(said.pop("prompt"), signed=not said.pop("unsigned"), broker=Broker(**broker), **said)
+        job = hf.jobs.register_job(prompt, signed=not said.pop("unsigned"), broker=Broker(**broker), **said)
     answer(as_json_line(job) if as_json else job.job_id)
+
+
+def _prompt(text: str | None, path: str | None) -> str:
+    if (text is None) == (path is None):
+        raise click.UsageError("say what is to be done, with one of --prompt and --prompt-file")
+    if path is not None:
+        return read_file(path, "prompt")
+    return read_stdin("prompt") if text == STDIN else str(text)

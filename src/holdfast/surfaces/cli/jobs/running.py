@@ -42,7 +42,7 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
     metavar="SECONDS",
     type=click.FloatRange(0.05),
     callback=more_than_nothing,
-    help="Seconds between signs of life.  [default: a third of idle]",
+    help="Seconds between signs of life.  [default: a third of the lease, or of --idle-timeout if that is shorter]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Pass on only what the command says.")
 @click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)

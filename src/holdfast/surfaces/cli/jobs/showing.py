@@ -6,7 +6,8 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.record import LateResult, PastAttempt, shown
+from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Holder
@@ -33,6 +34,8 @@ def get(job_id: str, as_json: bool) -> None:
     else:
         broker = f"{job.broker.host}:{job.broker.port}" + (" by TLS" if job.broker.tls else "")
         facts = {**shown(job), "broker": broker, "claimed_by": None if job.claimed_by is None else _process(job.claimed_by)}
+        facts["late_result"] = None if job.late_result is None else _late(job.late_result)
+        facts["past_attempts"] = "; ".join(map(_past, job.past_attempts)) or None
         pairs([(name, _shown(value)) for name, value in facts.items()])
 
 
@@ -127,6 +130,8 @@ def _told(line: dict[str, Any]) -> str:
     elif line.get("event") == "status_changed":
         why = f" ({line['why']})" if line.get("why") else ""
         what = f"{line.get('from')} -> {line.get('to')}{why}" + _if_there(", attempt", line, "attempt")
+    elif line.get("event") == "late_result":
+        what = f"{line.get('wanted')} came too late" + _if_there(", attempt", line, "attempt")
     elif line.get("event") == "removed":
         what = f"from the registry, {line.get('status')}"
     else:
@@ -140,8 +145,18 @@ def _if_there(words: str, line: dict[str, Any], name: str) -> str:
 
 
 def _row(job: Job) -> list[str]:
-    facts = [job.job_id, job.status.value, job.agent_session, str(job.priority), str(job.attempt)]
+    late = "" if job.late_result is None else f", late: {job.late_result.status.value}"
+    facts = [job.job_id, f"{job.status.value}{late}", job.agent_session, str(job.priority), str(job.attempt)]
     return [*facts, short_moment(job.created_at), clipped(job.prompt)]
+
+
+def _late(late: LateResult) -> str:
+    said = late.result if late.status is JobStatus.COMPLETED else late.error
+    return f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}" + (f": {said}" if said else "")
+
+
+def _past(past: PastAttempt) -> str:
+    return f"{past.attempt} {past.outcome}" + (f" ({past.error})" if past.error else "")
 
 
 def _process(holder: Holder) -> str:

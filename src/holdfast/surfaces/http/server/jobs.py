@@ -10,7 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
 from holdfast.domains.jobs.events import Event, EventKind
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.domains.jobs.record import ATTEMPTS_MAX
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, LIST_MAX
@@ -39,7 +39,18 @@ from holdfast.surfaces.http.server.operation import operation
 _log = logging.getLogger("holdfast.http")
 
 _Prompt = Annotated[str, told("What is to be done.", pattern=r"\S", min_length=1)]
-_TimeLimit = Annotated[float, Meta(gt=0, le=JOB_TIMEOUT_MAX_S, description="Seconds; then it ends in error.")]
+_TimeLimit = Annotated[
+    float,
+    Meta(
+        gt=0, le=JOB_TIMEOUT_MAX_S, description="Seconds that one attempt may take; then it ends in error. A day unless told."
+    ),
+]
+_IdleLimit = Annotated[
+    float,
+    Meta(
+        gt=0, le=JOB_TIMEOUT_MAX_S, description="Seconds without a sign of life; then it ends in error. No limit unless told."
+    ),
+]
 _Attempts = Annotated[int, Meta(ge=1, le=JOB_ATTEMPTS_MAX, description="How often it is begun when its workers die.")]
 _Ending = Literal["completed", "error", "cancelled"]
 
@@ -60,8 +71,8 @@ class Register(Plain, frozen=True, kw_only=True):
     prompt: _Prompt
     agent_session: Label
     agent: Label = "agent"
-    timeout_sec: _TimeLimit = TIMEOUT_S
-    idle_timeout_sec: _TimeLimit = IDLE_TIMEOUT_S
+    timeout_sec: _TimeLimit | None = None
+    idle_timeout_sec: _IdleLimit | None = None
     expected_artifacts: tuple[PathText, ...] = ()
     workdir: PathText | None = None
     priority: Priority = 0
@@ -114,6 +125,13 @@ class Requeue(Plain, frozen=True, kw_only=True):
 
     job_id: JobId
     token: Token | None = None
+
+
+class RetryAll(Plain, frozen=True, kw_only=True):
+    """Which jobs to try again: those that ended in error, or those that were cancelled; of one queue or of all."""
+
+    status: Literal["error", "cancelled"] = "error"
+    agent_session: Label | None = None
 
 
 class Heartbeat(Plain, frozen=True, kw_only=True):
@@ -264,6 +282,20 @@ def requeue(hf: Holdfast, asked: Requeue) -> JobView:
     return _told(hf, hf.jobs.requeue(asked.job_id, token=asked.token))
 
 
+@operation("POST", "/v1/jobs/{job_id}/retry", problems=(404, 409))
+def retry(hf: Holdfast, asked: OfJob) -> JobView:
+    """Have a job that ended in error or was cancelled done again: it is pending in its old place."""
+    return _told(hf, hf.jobs.retry(asked.job_id))
+
+
+@operation("POST", "/v1/upkeep/jobs/retry")
+def retry_all(hf: Holdfast, asked: RetryAll) -> list[JobView]:
+    """Retry all jobs that ended in error, or all that were cancelled, of one queue or of all; answers with them."""
+    retried = hf.jobs.retry_all(status=asked.status, agent_session=asked.agent_session, damaged=[])
+    _mirror(hf)
+    return [view_of(job) for job in retried]
+
+
 @operation("POST", "/v1/jobs/{job_id}/heartbeat", problems=(404, 409, 412))
 def heartbeat(hf: Holdfast, asked: Heartbeat) -> JobView:
     """Give a sign of life for a running job, so that it does not count as idle."""
@@ -334,6 +366,6 @@ def prune(hf: Holdfast, asked: Prune) -> answers.Pruned:
 
 
 OPERATIONS = [
-    *(register, pick, status, finish_and_pick, cancel, requeue, heartbeat, list_, get, log),
-    *(events, publish, send, reap, prune),
+    *(register, pick, status, finish_and_pick, cancel, requeue, retry, heartbeat, list_, get, log),
+    *(events, publish, send, reap, prune, retry_all),
 ]

@@ -1,4 +1,4 @@
-"""`create_job`, `claim_job` and `report_job`: delegated work."""
+"""`create_job`, `claim_job`, `report_job` and `retry_job`: delegated work."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, IDLE_TIMEOUT_S, TIMEOUT_S
+from holdfast.domains.jobs.record import ATTEMPTS_MAX
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue, Lost, Refused
 from holdfast.kernel.limits import (
@@ -40,8 +40,10 @@ class CreateArguments(Plain, frozen=True, kw_only=True):
     prompt: Annotated[str, Meta(min_length=1, max_length=PROMPT_BYTES_MAX, description="What is to be done.")]
     queue: Annotated[Label, Meta(description="Whose queue it joins, such as tmux:claude-a.")]
     agent: Annotated[Label, Meta(description="The kind of agent it is for.")] = "agent"
-    timeout_s: Annotated[Seconds, Meta(description="How long one attempt may take.")] = TIMEOUT_S
-    idle_timeout_s: Annotated[Seconds, Meta(description="How long it may be without a sign of life.")] = IDLE_TIMEOUT_S
+    timeout_s: Annotated[Seconds, Meta(description="How long one attempt may take; a day unless told.")] | None = None
+    idle_timeout_s: (
+        Annotated[Seconds, Meta(description="How long it may be without a sign of life; any time unless told.")] | None
+    ) = None
     expected_artifacts: Annotated[tuple[PathText, ...], Meta(max_length=_ARTIFACTS_MAX)] = ()
     workdir: Annotated[PathText, Meta(description="An absolute path.")] | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000, description="Higher goes first.")] = 0
@@ -63,6 +65,14 @@ class ReportArguments(Plain, frozen=True, kw_only=True):
     job_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job that you have claimed.")]
     outcome: Literal["progress", "permission_required", "completed", "error", "give_back"]
     detail: Annotated[str, Meta(max_length=_DETAIL_CHARS_MAX, description="The result, or what there is to say.")] = ""
+
+
+class RetryArguments(Plain, frozen=True, kw_only=True):
+    """A job that failed."""
+
+    job_id: Annotated[
+        str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job that ended in error or was cancelled.")
+    ]
 
 
 def create_job(hand: Hand, asked: CreateArguments, call: Call) -> JobAnswer:
@@ -145,6 +155,13 @@ def _reported(hand: Hand, claim: JobClaim, asked: ReportArguments) -> Job:
     )
 
 
+def retry_job(hand: Hand, asked: RetryArguments, call: Call) -> JobAnswer:
+    """Have a failed job done again."""
+    job = hand.hf.jobs.retry(asked.job_id)
+    logged(hand.hf, wait=True)
+    return JobAnswer(job=job_view(job), next="status with its job_id, and wait_s to wait for its end")
+
+
 JOB_TOOLS = (
     Tool(
         "create_job",
@@ -170,5 +187,13 @@ JOB_TOOLS = (
         ReportArguments,
         JobAnswer,
         report_job,
+    ),
+    Tool(
+        "retry_job",
+        "Has a job done again that ended in error or was cancelled: it is pending in its queue, with its history. A job with "
+        "another status is refused.",
+        RetryArguments,
+        JobAnswer,
+        retry_job,
     ),
 )

@@ -8,12 +8,13 @@ const WAYS = {
   kick: (deed, why) => ["POST", "/v1/locks/kick", { name: deed.subject, why, by: deed.by }],
   cancel_job: (deed) => ["POST", `/v1/jobs/${segment(deed.subject)}/cancel`, {}],
   requeue_job: (deed) => ["POST", `/v1/jobs/${segment(deed.subject)}/requeue`, { token: deed.token }],
+  retry_job: (deed) => ["POST", `/v1/jobs/${segment(deed.subject)}/retry`],
   replay: (deed) => ["POST", `/v1/gateways/${segment(deed.subject)}/reconcile`, { action: "replay", epoch: deed.epoch }],
   discard: (deed) => ["POST", `/v1/gateways/${segment(deed.subject)}/reconcile`, { action: "discard", epoch: deed.epoch }],
   cancel_request: (deed) => ["DELETE", `/v1/gateways/${segment(deed.of)}/requests/${segment(deed.subject)}`],
 };
 const GRAVE = new Set(["kick", "cancel_job", "discard", "cancel_request"]);
-export const KEYS = { kick: "k", cancel_job: "c", requeue_job: "r", replay: "r", discard: "d" };
+export const KEYS = { kick: "k", cancel_job: "c", requeue_job: "r", retry_job: "r", replay: "r", discard: "d" };
 
 // A button for a deed; `live` does it, `done` is called when it has happened.
 export function button(deed, live, done) {

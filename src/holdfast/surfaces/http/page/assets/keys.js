@@ -14,7 +14,7 @@ export function help() {
       row(["↑", "↓", "Home", "End"], "go through a list"),
       row(["Enter"], "why?"),
       row(["k"], "kick, in a panel that offers it"),
-      row(["r"], "requeue or replay"),
+      row(["r"], "requeue, retry or replay"),
       row(["c"], "cancel"),
       row(["d"], "discard"),
       row(["Esc"], "close"),

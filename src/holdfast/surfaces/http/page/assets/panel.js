@@ -100,6 +100,7 @@ export class Panel {
       el("pre", { tabindex: 0 }, job.prompt),
       ...(job.result ? [el("h3", {}, "Result"), el("pre", { tabindex: 0 }, job.result)] : []),
       ...(job.error ? [el("h3", {}, "Error"), el("pre", { tabindex: 0 }, job.error)] : []),
+      ...(job.late ? [el("h3", {}, "Came too late"), el("pre", { tabindex: 0 }, job.late)] : []),
       ...(job.progress.length ? [el("h3", {}, "Progress"), el("ul", { class: "told" }, ...job.progress.toReversed().map(progress))] : []),
       ...(log.length ? [el("h3", {}, "Log"), el("ul", { class: "told" }, ...log.toReversed().map(logged))] : []),
     ];
