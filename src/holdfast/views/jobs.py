@@ -189,7 +189,10 @@ def _advice(job: Job) -> tuple[str, ...]:
             return ("answer the agent in its own terminal",)
         return ("when its worker dies it is put back by itself; requeue it only if the worker lives and is stuck",)
     if job.status is JobStatus.ERROR:
-        return ("what it told is below; an ended job is not begun again: register a new one",)
+        return (
+            "what it told is below; an ended job is not begun again: register a new one",
+            "give it up once it is dealt with",
+        )
     return ("nothing to do",)
 
 
@@ -201,4 +204,7 @@ def _deeds(job: Job) -> tuple[Deed, ...]:
     if JobStatus.CANCELLED in TRANSITIONS[job.status]:
         effect = f"{job.job_id} ends as cancelled, for good. A worker that has it is refused from then on."
         deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
+    if job.status is JobStatus.ERROR:
+        effect = f"{job.job_id} counts as cancelled from now on, for everybody, and needs nobody any more. Its error stays."
+        deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Give up", effect=effect))
     return tuple(deeds)

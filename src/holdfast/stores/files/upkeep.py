@@ -167,12 +167,13 @@ def _places(folders: Folders, spaces: Spaces) -> set[Spot]:
     """The files of several records with the versions before them, and the folders of files of one record, by their layouts
     alone."""
     found: set[Spot] = set()
-    for layout in filter(None, map(laid_out, spaces)):
-        folder = folders.of(layout.folder)
+    for space in spaces:
+        layout = laid_out(space)
         if isinstance(layout, OneFile):
+            folder = folders.of(layout.folder)
             found |= {Spot(folder, layout.name), Spot(folder, backup_of(layout.name))}
-        else:
-            found.add(Spot(folder, pattern_of(layout.name).base))
+        elif layout is not None:
+            found.add(Spot(folders.of(layout.folder), pattern_of(layout.name).base))
     return {spot for spot in found if spot.path.exists()}
 
 
