@@ -598,6 +598,29 @@ def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alo
     visit.close()
 
 
+def test_a_store_that_goes_away_is_told_in_the_servers_words(browser: Browser, alone: PageStage) -> None:
+    """The page said that the server does not answer, and somebody looked for a dead server."""
+    visit = Visit(browser, alone.serve())
+    alone.job("before")
+    visit.view("jobs")
+    expect(visit.row("before")).to_be_visible()
+    store = alone.folder / "state" / "store.sqlite"
+    store.rename(store.with_name("elsewhere"))
+    # It stays so, also once the stream has ended and was asked for again.
+    for _ in range(2):
+        with visit.page.expect_response("**/v1/events") as refused:
+            pass
+        assert refused.value.status == 503
+        expect(visit.page.locator("#away")).to_contain_text("The server answers, but: ")
+        expect(visit.page.locator("#away")).to_contain_text(str(store))
+    expect(visit.row("before")).to_be_visible()
+    store.with_name("elsewhere").rename(store)
+    expect(visit.page.locator("#away")).to_be_hidden()
+    alone.job("after")
+    expect(visit.row("after")).to_be_visible()
+    visit.close()
+
+
 @pytest.mark.parametrize("part", ["page.js", "graph.js", "page.css"])
 def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit, part: str) -> None:
     """It stood there for ever, as if it were connecting. What loads it again is a part of its own text, and cannot be lost."""

@@ -290,7 +290,8 @@ function stateShown() {
 function awayWords(state) {
   if (state === "locked") return "This page has no session any more. Get a new link with `holdfast serve --link`, and open it.";
   if (state !== "away") return "";
-  if (live.state === "live") return `The server answers, but: ${trouble}. Trying again by itself.`;
+  const refusal = live.state === "live" ? trouble : live.problem;
+  if (refusal) return `The server answers, but: ${refusal}. Trying again by itself.`;
   const since = live.since ? ` since ${clockOf(live.since)}, for ${span(Date.now() - live.since)}` : "";
   return `The server is not answering${since}. Trying again by itself${told ? "; below is what it said last" : ""}.`;
 }
