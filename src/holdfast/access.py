@@ -5,6 +5,7 @@ The modes are exact, whatever the umask. What lies beside something of ours take
 a store each makes files that the others can use, also those that were not told of the group.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -98,6 +99,16 @@ def dress(fd: int, access: Access) -> None:
     if access.gid is not None:
         os.fchown(fd, -1, access.gid)
     os.fchmod(fd, access.file)
+
+
+def match_owner(path: str | os.PathLike[str], original: str | os.PathLike[str]) -> None:
+    """Give a file the mode and, as far as this process may, the owner and group of another. Raises OSError."""
+    found = os.stat(original)
+    for owner in (found.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.chown(path, owner, found.st_gid)
+            break
+    os.chmod(path, stat.S_IMODE(found.st_mode) & 0o777)
 
 
 def make_node(path: str | os.PathLike[str], kind: int, access: Access = PRIVATE) -> None:

@@ -107,26 +107,37 @@ class Upkeep:
         with self._sqlite() as store:
             upkeep.backup(store, target)
 
-    def restore(self, source: Path) -> None:
-        """Put a backup in the store's place, in a new era."""
+    def exists(self) -> bool:
+        """Is there a store that a restore would replace? Raises InvalidValue for a kind of store that has no restore."""
+        return there(self._path())
+
+    def restore(self, source: Path) -> Path | None:
+        """Put a backup in the store's place, in a new era, for everybody who uses it. Return where the replaced store is saved;
+        None if there was none.
+
+        The replaced store is saved first: killed at any moment, the old or the new one is in place, and the saved one is whole.
+        Raises StoreUnavailable when it cannot be saved; then nothing was changed.
+        """
         from holdfast.stores.sqlite import upkeep
 
         if self._kind() != "files":
-            upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
-            return
+            return upkeep.restore(self._path(), source, boot_id=Procfs().boot_id())
         from holdfast.stores.files import upkeep as files
 
+        save = self.exists()
         try:
             with self._files(create=True) as opened:
-                files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id())
+                return files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id(), save=save)
         except StoreCorrupt as error:
             inner = self._path() / ".holdfast" / "store.sqlite"
             if error.fields.get("path") != str(inner.resolve()):
                 raise
             # What cannot even be opened is replaced first; then the files follow.
-            upkeep.restore(inner, source, boot_id=Procfs().boot_id())
+            folders = placed(self._settings.files).folders
+            saved = files.replace_inner(self._path(), folders, all_spaces(), source, boot_id=Procfs().boot_id())
             with self._files() as opened:
-                files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id())
+                files.restore(opened, all_spaces(), source, boot_id=Procfs().boot_id(), save=False)
+            return saved
 
     def remove(self, space_name: str, key: str) -> str:
         """Take a record out, damaged or not, and return what it held. The journal keeps the first 16 kB of it.

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,77 @@ def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path
     assert store.get(OTHERS, "other") is None
     put(store, "again", space=OTHERS)
     store.close()
+
+
+def _replaced(folder: Path) -> list[Path]:
+    """The stores that a restore has replaced, the oldest first."""
+    return sorted(folder.glob("store.sqlite.replaced-*"), key=lambda path: (len(path.name), path.name))
+
+
+def test_what_a_restore_replaces_is_saved_as_a_backup(path: Path, tmp_path: Path) -> None:
+    """It was gone."""
+    saved = tmp_path / "saved.sqlite"
+    store = _open(path)
+    upkeep.backup(store, saved)
+    put(store, "later")
+    path.chmod(0o640)
+    owner = (0o640, 12345, 23456) if os.geteuid() == 0 else (0o640, os.geteuid(), os.getegid())
+    os.chown(path, *owner[1:])
+    clock = ManualClock(datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC))
+    told = [upkeep.restore(path, saved, boot_id="boot-1", clock=clock) for _ in range(3)]
+    names = [f"store.sqlite.replaced-20260504T030201Z{end}" for end in ("", "-2", "-3")]
+    assert told == _replaced(tmp_path) == [tmp_path / name for name in names], "none was overwritten"
+    for copy in _replaced(tmp_path):
+        found = copy.stat()
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == owner
+    assert store.get(THINGS, "later") is None
+    upkeep.restore(path, tmp_path / names[0], boot_id="boot-1")
+    assert store.get(THINGS, "later") is not None
+    assert upkeep.check(store, [THINGS, OTHERS]) == []
+    store.close()
+
+
+def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.sqlite"
+    store = _open(path)
+    upkeep.backup(store, saved)
+    late = ["late"]
+    with faults.at_point("sqlite.gate.before", lambda _: late and put(store, late.pop())):
+        told = upkeep.restore(path, saved, boot_id="boot-1")
+    assert store.get(THINGS, "late") is None
+    store.close()
+    assert told is not None
+    with closing(_open(told)) as replaced:
+        assert replaced.get(THINGS, "late") is not None
+
+
+def test_a_restore_of_a_missing_store_saves_nothing(path: Path, tmp_path: Path) -> None:
+    assert upkeep.restore(tmp_path / "new.sqlite", path, boot_id="boot-1") is None
+    assert not list(tmp_path.glob("*.replaced-*"))
+
+
+@pytest.mark.parametrize("room", [1, 2], ids=["none for the copy", "none for the change"])
+def test_a_store_that_cannot_be_saved_is_not_replaced(path: Path, tmp_path: Path, room: int) -> None:
+    """Also when the disk is full only after it was saved: nothing of the try stays behind."""
+    store = _open(path)
+    for _ in range(40):
+        append(store, "big", {"note": "x" * 20_000})
+    saved = tmp_path / "saved.sqlite"
+    upkeep.backup(store, saved)
+    store.close()
+    size = saved.stat().st_size
+    with mounted(tmp_path / "small", f"size={size * (1 + room) + size // 2}") as mount:
+        small = mount / "store.sqlite"
+        upkeep.restore(small, saved, boot_id="boot-1")
+        with closing(_open(small)) as store:
+            put(store, "later")
+        before = set(os.listdir(mount))
+        with pytest.raises(StoreUnavailable) as told:
+            upkeep.restore(small, saved, boot_id="boot-1")
+        assert told.value.fields["outcome"] == "none", told.value
+        assert not list(mount.glob("*.replaced-*")) and not list(mount.glob(".*.tmp")), set(os.listdir(mount)) - before
+        with closing(_open(small)) as store:
+            assert store.get(THINGS, "later") is not None
 
 
 def test_a_damaged_store_that_is_open_elsewhere_is_not_replaced(path: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """kill -9 at every fault point: all or nothing, every time, and nobody waits for the dead."""
 
+import secrets
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -104,6 +106,7 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
 
 
 def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
+    """The old or the new store is in place, and what is gone from there is in a saved copy, whole."""
     path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
     store = _open(path)
     _step(store, 1, (THINGS, OTHERS))
@@ -113,10 +116,36 @@ def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
     at, killed = 0, True
     while killed:
         killed = dies(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
-        assert _state(path, (THINGS, OTHERS)) in (1, 2)
+        now = _state(path, (THINGS, OTHERS))
+        copies = [_state_of_copy(copy) for copy in tmp_path.glob("store.sqlite.replaced-*")]
+        assert now == 2 or (now == 1 and 2 in copies), f"killed at {at}: {now} in place, {copies} saved"
         at += 1
     assert _state(path, (THINGS, OTHERS)) == 1
     assert at > 3
+
+
+def test_a_restore_over_a_damaged_store_killed_at_every_point(tmp_path: Path) -> None:
+    """The damaged store is in place, or saved as it was and the new one in its place."""
+    path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
+    store = _open(path)
+    _step(store, 1, (THINGS, OTHERS))
+    upkeep.backup(store, saved)
+    store.close()
+    at, killed = 0, True
+    while killed:
+        damaged = b"SQLite format 3\0" + f"junk {at}".encode() * 4000
+        path.write_bytes(damaged)
+        killed = dies(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
+        if path.read_bytes() != damaged:
+            assert damaged in [copy.read_bytes() for copy in tmp_path.glob("*.replaced-*")], f"killed at {at}"
+        at += 1
+    assert _state(path, (THINGS, OTHERS)) == 1
+    assert at > 2
+
+
+def _state_of_copy(copy: Path) -> int:
+    """Of a saved store, which is opened as a copy since opening it makes files beside it."""
+    return _state(Path(shutil.copy(copy, copy.with_name(f"opened-{secrets.token_hex(4)}.sqlite"))), (THINGS, OTHERS))
 
 
 def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -352,7 +353,8 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
         put(store, space, "kept", ip="2")
         tokens.append(put(store, space, "later"))
         other.transact(lambda tx, space=space: tx.delete(space, "theirs"), scope=[space])  # type: ignore[misc]
-    upkeep.restore(store, ALL, saved, boot_id="boot-1")
+    replaced = upkeep.restore(store, ALL, saved, boot_id="boot-1")
+    assert [replaced] == _saved(root)
     for space in ALL:
         assert keys(store, space) == ["kept"] and keys(other, space) == ["theirs"], space.name
         row = store.get(space, "kept")
@@ -362,7 +364,25 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
     assert put(store, HOSTS, "new") > max(tokens)
     assert upkeep.check(store, ALL) == []
     assert not [name for name in os.listdir(root / ".holdfast") if name.startswith("restore-")]
+    assert replaced is not None
+    upkeep.restore(store, ALL, replaced, boot_id="boot-1")
+    for space in ALL:
+        assert keys(store, space) == ["kept", "later"] and keys(other, space) == [], space.name
+        row = store.get(space, "kept")
+        assert row is not None and row.record.ip == "2"
     other.close()
+
+
+def test_a_file_that_cannot_be_saved_is_not_replaced(root: Path, store: FilesStore, tmp_path: Path) -> None:
+    put(store, HOSTS, "a")
+    saved = tmp_path / "saved"
+    upkeep.backup(store, ALL, saved)
+    hosts = root / "lab" / "hosts.json"
+    hosts.rename(tmp_path / "theirs.json")
+    hosts.symlink_to(tmp_path / "theirs.json")
+    with pytest.raises(StoreCorrupt, match="symbolic link"):
+        upkeep.restore(store, ALL, saved, boot_id="boot-1")
+    assert hosts.is_symlink() and _saved(root) == []
 
 
 @pytest.mark.slow
@@ -392,9 +412,25 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
         while killed:
             killed = dies(lambda work=work, at=at: work(root, saved, tmp_path / f"copy-{at}"), at)  # type: ignore[misc]
             assert state() in ([before], [before, after])[number]
+            if state() == after:
+                assert any(_held(copy, tmp_path) == before for copy in _saved(root)), f"killed at {at}"
             at += 1
         assert at > 8
     assert state() == after
+
+
+def _saved(root: Path) -> list[Path]:
+    """The stores that a restore has replaced, by age."""
+    return sorted((root / ".holdfast").glob("store.sqlite.replaced-*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def _held(saved: Path, tmp_path: Path) -> list[str]:
+    """What a saved store brings back, put into a new one."""
+    elsewhere = open_files(tmp_path / f"elsewhere-{secrets.token_hex(4)}")
+    upkeep.restore(elsewhere, ALL, saved, boot_id="boot-1")
+    found = elsewhere.read(lambda tx: [f"{row.key}{row.record.ip}" for s in ALL for row in tx.range(s)], scope=ALL)
+    elsewhere.close()
+    return found
 
 
 def _backup(root: Path, saved: Path, copy: Path) -> None:

@@ -36,11 +36,12 @@ class CommandLine:
         function = f'holdfast() {{ {shlex.join(ENTRY)} "$@"; }}'
         return self._ran(["bash", "-c", f"{function}\n{script}"], self.folder)
 
-    def on_a_terminal(self, *words: str, columns: int = 80) -> str:
-        """What a terminal of that width is sent."""
+    def on_a_terminal(self, *words: str, columns: int = 80, typed: str = "") -> str:
+        """What a terminal of that width is sent, at which somebody has typed that."""
         import pty
 
         ours, theirs = pty.openpty()
+        os.write(ours, typed.encode())
         environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm-256color"}
         done = subprocess.Popen([*ENTRY, *words], cwd=self.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)

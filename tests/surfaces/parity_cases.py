@@ -71,6 +71,11 @@ def an_ended_job(hf: Holdfast, n: str) -> Facts:
     return {}
 
 
+def a_job_in_error(hf: Holdfast, n: str) -> Facts:
+    hf.jobs.update_status(f"job-{n}", "error", token=a_running_job(hf, n)["token"], error="it burns")
+    return {}
+
+
 def an_unsent_event(hf: Holdfast, n: str) -> Facts:
     a_job(hf, n, broker=AWAY)
     hf.job_events.publish(f"job-{n}", "progress", detail="half")
@@ -303,6 +308,13 @@ JOBS = [
         "jobs cancel --job job-{n} --reason 'too late' --json",
         {"job_id": "job-{n}", "reason": "too late"},
         a_running_job,
+    ),
+    Case(
+        "jobs.cancel",
+        lambda hf, f: job_answers.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
+        "jobs cancel --job job-{n} --reason seen --json",
+        {"job_id": "job-{n}", "reason": "seen"},
+        a_job_in_error,
     ),
     Case(
         "jobs.cancel",

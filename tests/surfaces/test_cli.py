@@ -177,9 +177,47 @@ def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     nowhere = holdfast("store", "backup", str(tmp_path / "no" / "saved.sqlite"))
     assert (nowhere.status, f"no folder {tmp_path / 'no'}: make it" in nowhere.err) == (2, True)
     register(holdfast)
-    assert holdfast("store", "restore", saved).out == f"restored from {saved}\n"
-    assert json.loads(holdfast("store", "restore", saved, "--json").out) == {"restored_from": saved}
+    first, where = holdfast("store", "restore", saved, "--yes").out.splitlines()
+    assert (first, where.startswith("the store that it replaced is saved in ")) == (f"restored from {saved}", True)
+    told = json.loads(holdfast("store", "restore", saved, "--yes", "--json").out)
+    assert told["restored_from"] == saved and Path(told["saved"]).is_file()
     assert [line.split("\t")[0] for line in holdfast("jobs", "list").out.splitlines()] == [kept]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_restore_asks_first_and_saves_what_it_replaces(tmp_path: Path, kind: str) -> None:
+    """It replaced everybody's store without a word."""
+    holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"{kind}:{tmp_path}/state")
+    kept = register(holdfast)
+    saved = str(tmp_path / "saved")
+    assert holdfast("store", "backup", saved).status == 0
+    later = register(holdfast)
+
+    def jobs() -> set[str]:
+        return {one["job_id"] for one in json.loads(holdfast("jobs", "list", "--json").out)}
+
+    refused = holdfast("store", "restore", saved)
+    assert (refused.status, "--yes" in refused.err) == (2, True)
+    for typed in ("n\n", "\n", "\x04"):
+        assert "nothing was changed" in holdfast.on_a_terminal("store", "restore", saved, typed=typed)
+    assert jobs() == {kept, later} and not list(tmp_path.rglob("*.replaced-*"))
+    shown = holdfast.on_a_terminal("store", "restore", saved, typed="y\n", columns=400)
+    assert f"{kind}:{tmp_path}/state" in shown and "Go on? [y/N]" in shown
+    [replaced] = tmp_path.rglob("*.replaced-*")
+    assert f"is saved in {replaced}" in shown
+    assert jobs() == {kept}
+    assert holdfast("store", "restore", str(replaced), "--yes").status == 0
+    assert jobs() == {kept, later}
+
+
+def test_a_restore_where_there_is_no_store_does_not_ask(holdfast: CommandLine, tmp_path: Path) -> None:
+    kept = register(holdfast)
+    assert holdfast("store", "backup", "saved").status == 0
+    done = holdfast("store", "restore", "saved", "--json", "--store", "sqlite:new.sqlite")
+    assert (done.status, json.loads(done.out)["saved"]) == (0, None)
+    assert [one["job_id"] for one in json.loads(holdfast("jobs", "list", "--json", "--store", "sqlite:new.sqlite").out)] == [
+        kept
+    ]
 
 
 SITUATIONS = [

@@ -34,7 +34,7 @@ def test_a_store_is_shown_checked_saved_and_brought_back(holdfast: CommandLine, 
     assert holdfast("store", "check").out == "sound\n"
     assert holdfast("store", "backup", "saved").status == 0
     second = _register(holdfast, "two")
-    done = holdfast("store", "restore", "saved")
+    done = holdfast("store", "restore", "saved", "--yes")
     assert done.status == 0, done.err
     assert [job["job_id"] for job in json.loads(holdfast("jobs", "list", "--json").out)] == [first]
     assert holdfast("jobs", "get", "--job", second).status == 1
@@ -44,12 +44,19 @@ def test_a_damaged_inner_store_is_found_and_restored(holdfast: CommandLine, tmp_
     job = _register(holdfast, "one")
     assert holdfast("store", "backup", "saved").status == 0
     inner = tmp_path / "state" / ".holdfast" / "store.sqlite"
+    later = _register(holdfast, "two")
     inner.write_bytes(b"garbage" * 2000)
     assert holdfast("jobs", "list").status == 7
     assert holdfast("store", "check").status == 7
-    done = holdfast("store", "restore", "saved")
+    done = holdfast("store", "restore", "saved", "--yes")
     assert done.status == 0, done.err
     assert [found["job_id"] for found in json.loads(holdfast("jobs", "list", "--json").out)] == [job]
+    [damaged] = inner.parent.glob("store.sqlite.replaced-*Z")
+    assert damaged.read_bytes() == b"garbage" * 2000
+    assert f"is saved in {damaged}" in done.out
+    # Its files were newer than the backup, and are replaced too.
+    files = damaged.with_name(f"{damaged.name}-files") / "default" / "jobs"
+    assert sorted(path.name for path in files.glob("*.json")) == sorted([f"{job}.json", f"{later}.json"])
 
 
 def test_a_record_is_taken_out(holdfast: CommandLine) -> None:

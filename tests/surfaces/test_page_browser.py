@@ -456,6 +456,145 @@ def test_ten_thousand_of_each(browser: Browser, alone: PageStage) -> None:
     visit.close()
 
 
+def _filter(visit: Visit, words: str) -> Locator:
+    visit.page.keyboard.press("/")
+    visit.page.keyboard.type(words)
+    return visit.page.locator("#filter")
+
+
+def test_esc_empties_the_filter_and_shows_all_again(visit: Visit, made: PageStage) -> None:
+    """The box was empty, and the list was still filtered."""
+    made.holder("flash", "router-e1", "router-e2")
+    visit.view("locks")
+    expect(visit.row("router-e")).to_have_count(2)
+    box = _filter(visit, "router-e2")
+    expect(visit.row("router-e1")).to_have_count(0)
+    visit.page.keyboard.press("Escape")
+    expect(box).to_have_value("")
+    expect(box).not_to_be_focused()
+    expect(visit.row("router-e")).to_have_count(2)
+    # Again and again; also before the list has followed.
+    for _ in range(3):
+        _filter(visit, "no such thing")
+        visit.page.keyboard.press("Escape")
+        visit.page.keyboard.press("Escape")
+    expect(visit.row("router-e")).to_have_count(2)
+
+
+@pytest.mark.parametrize("words", ["%", "\\", "a&b=c#d", "<b>", "'\"", "ü 漢 🙂", ".*", "x" * 300])
+def test_a_filter_that_nothing_matches_says_so_and_not_that_there_is_nothing(visit: Visit, made: PageStage, words: str) -> None:
+    made.holder("flash", "router-f")
+    for view, there in (("locks", "router-f"), ("jobs", "")):
+        visit.view(view)
+        box = _filter(visit, words)
+        expect(visit.page.locator(".none")).to_contain_text(f"Nothing matches “{box.input_value().strip()}”.")
+        expect(visit.page.locator(".none")).not_to_contain_text("Nothing is held")
+        visit.page.keyboard.press("Escape")
+        if there:
+            expect(visit.row(there)).to_be_visible()
+    expect(visit.page.locator("#link")).to_contain_text("live")
+
+
+def test_an_answer_to_an_earlier_filter_is_not_shown(visit: Visit, made: PageStage) -> None:
+    """The slower of two answers was shown, whichever was asked for."""
+    made.holder("flash", "slow-one", "quick-one")
+    visit.view("locks")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    visit.page.route("**/v1/overview/locks*words=slow*", hold)
+    _filter(visit, "slow")
+    until(lambda: visit.page.evaluate("1") and bool(held))
+    visit.page.locator("#filter").fill("quick")
+    expect(visit.row("slow-one")).to_have_count(0)
+    expect(visit.row("quick-one")).to_be_visible()
+    visit.page.evaluate(
+        """() => {
+          window.seen = false;
+          const look = () => (window.seen ||= document.querySelector("main").textContent.includes("slow-one"));
+          new MutationObserver(look).observe(document.querySelector("main"), { subtree: true, childList: true });
+        }"""
+    )
+    for route in held:
+        with visit.page.expect_response(route.request.url):
+            route.continue_()
+    with visit.page.expect_response("**/v1/overview/locks*words=quick*"):
+        pass
+    expect(visit.row("quick-one")).to_be_visible()
+    assert visit.page.evaluate("window.seen") is False
+
+
+def _fail(made: PageStage, many: int) -> list[str]:
+    failed = []
+    for number in range(many):
+        job = made.job(f"failing {number}", label="tmux:f")
+        picked = made.hf.jobs.pick_pending("tmux:f", holder=made.hf.processes.current())
+        assert picked is not None
+        made.hf.jobs.update_status(job.job_id, "error", token=picked.token, error="exit status 2")
+        failed.append(job.job_id)
+    return failed
+
+
+def test_failed_jobs_are_all_counted_shown_and_given_up(browser: Browser, alone: PageStage) -> None:
+    """Of 22 failed jobs three were shown, and none an hour later."""
+    failed = _fail(alone, 22)
+    visit = Visit(browser, alone.serve())
+    page = visit.page
+    expect(page.locator("#tab-now i")).to_have_text("22")
+    needs = page.locator(".needs li")
+    expect(needs).to_have_count(6)
+    expect(page.locator(".needs header p")).to_have_text("22 things")
+    needs.last.get_by_role("button", name="17 more jobs ended in error: show all 22").click()
+    visit.ready("jobs")
+    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#counted")).to_have_text("22 of 22 jobs")
+    page.go_back()
+    visit.ready("now")
+    page.go_forward()
+    visit.ready("jobs")
+    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute("aria-pressed", "true")
+    panel = page.locator("#panel")
+    visit.row("failing 21").click()
+    panel.get_by_role("button", name="Give up").click()
+    page.get_by_role("dialog").get_by_role("button", name="Give up").click()
+    expect(visit.row("failing 21")).to_have_count(0)
+    assert alone.hf.jobs.get_job(failed[21]).status is JobStatus.CANCELLED
+    expect(page.locator("#tab-now i")).to_have_text("21")
+    visit.close()
+
+
+def test_agents_have_their_names_everywhere(browser: Browser, alone: PageStage) -> None:
+    """The journal named them by 32 hex digits."""
+    manifest = alone.folder / "manifest.json"
+    manifest.write_text("{}")
+    agents = [
+        alone.hf.agents.publish(name, backend="command", tool="codex", manifest_path=str(manifest), **more)
+        for name, more in (("reviewer", {}), ("planner", {"agent_id": "0123456789abcdef0123456789abcdef"}))
+    ]
+    for agent in agents:
+        # As an older program wrote it.
+        alone.hf.store.transact(
+            lambda tx, agent=agent: tx.append(actor="t", kind="agent.refreshed", subject=agent.agent_id, data={}), scope=[]
+        )
+        line(alone.begin("gateway", "serve", agent.agent_name, "--adapter", "command", "--", "cat"))
+    visit = Visit(browser, alone.serve())
+    page = visit.page
+    for view in ("now", "agents", "gateways", "journal"):
+        visit.view(view)
+        for name in ("reviewer", "planner"):
+            expect(page.locator("main").get_by_text(name).first).to_be_visible()
+        for agent in agents:
+            assert agent.agent_id not in page.locator("main").inner_text(), view
+    visit.row("agent.refreshed").first.click()
+    expect(page.locator("#panel")).to_contain_text("agent.refreshed of planner")
+    expect(page.locator("#panel dl")).to_contain_text(agents[1].agent_id)
+    visit.why("gateways", "planner")
+    expect(page.locator("#panel h2")).to_have_text("gateway of planner")
+    visit.close()
+
+
 # --- the server goes ---
 
 
@@ -475,6 +614,29 @@ def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alo
     expect(alert).to_be_hidden()
     expect(page.locator("#link")).to_contain_text("live")
     expect(visit.row("meanwhile")).to_be_visible()
+    visit.close()
+
+
+def test_a_store_that_goes_away_is_told_in_the_servers_words(browser: Browser, alone: PageStage) -> None:
+    """The page said that the server does not answer, and somebody looked for a dead server."""
+    visit = Visit(browser, alone.serve())
+    alone.job("before")
+    visit.view("jobs")
+    expect(visit.row("before")).to_be_visible()
+    store = alone.folder / "state" / "store.sqlite"
+    store.rename(store.with_name("elsewhere"))
+    # It stays so, also once the stream has ended and was asked for again.
+    for _ in range(2):
+        with visit.page.expect_response("**/v1/events") as refused:
+            pass
+        assert refused.value.status == 503
+        expect(visit.page.locator("#away")).to_contain_text("The server answers, but: ")
+        expect(visit.page.locator("#away")).to_contain_text(str(store))
+    expect(visit.row("before")).to_be_visible()
+    store.with_name("elsewhere").rename(store)
+    expect(visit.page.locator("#away")).to_be_hidden()
+    alone.job("after")
+    expect(visit.row("after")).to_be_visible()
     visit.close()
 
 

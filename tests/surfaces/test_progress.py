@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
     [
         (["check"], "check", []),
         (["backup", "there.sqlite"], "backup", None),
-        (["restore", "there.sqlite"], "restore", None),
+        (["restore", "there.sqlite", "--yes"], "restore", None),
         (["copy", "sqlite:here.sqlite", "sqlite:there.sqlite"], "copy", {}),
     ],
 )

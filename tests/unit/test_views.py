@@ -13,7 +13,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LockTimeout, NotFound
 from holdfast.testing.clock import ManualClock
-from holdfast.views.agents import agent_census, agent_page, why_agent
+from holdfast.views.agents import agent_census, agent_page, name_of, why_agent
 from holdfast.views.gateways import gateway_line, gateway_picture
 from holdfast.views.jobs import job_page, job_picture
 from holdfast.views.locks import lock_page, why_lock
@@ -36,7 +36,7 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
 
 def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
     lines = [gateway_line(status["agent"], status) for status in gateways]
-    return overview(hf.store, hf.locks, hf.jobs, hf.workflows, agent_census(hf.agents, hf.processes), lines)
+    return overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agent_census(hf.agents, hf.processes), lines)
 
 
 def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
@@ -208,7 +208,7 @@ def _job(hf: Holdfast, prompt: str = "do it", **more: Any) -> Any:
         (None, ["cancel_job"]),
         (JobStatus.RUNNING, ["requeue_job", "cancel_job"]),
         (JobStatus.COMPLETED, []),
-        (JobStatus.ERROR, ["retry_job"]),
+        (JobStatus.ERROR, ["retry_job", "cancel_job"]),
         (JobStatus.CANCELLED, ["retry_job"]),
     ],
 )
@@ -240,14 +240,84 @@ def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None
     assert [need.kind for need in _overview(hf).needs] == ["job"]
 
 
-def test_a_job_that_ended_in_error_is_pointed_at_for_an_hour(hf: Holdfast, clock: ManualClock) -> None:
-    job = _job(hf)
+def _fails(hf: Holdfast, prompt: str = "do it", code: str | None = None) -> Any:
+    job = _job(hf, prompt)
     picked = hf.jobs.pick_pending("tmux:a")
     assert picked is not None
-    hf.jobs.update_status(job.job_id, JobStatus.ERROR, token=picked.token, error="it burns", error_code="burnt_down")
+    return hf.jobs.update_status(job.job_id, JobStatus.ERROR, token=picked.token, error="it burns", error_code=code)
+
+
+def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(hf: Holdfast, clock: ManualClock) -> None:
+    """It was forgotten after an hour."""
+    job = _fails(hf, code="burnt_down")
+    clock.advance(90 * 24 * 3600)
     assert [need.words for need in _overview(hf).needs] == [f"job {job.job_id} ended in error, burnt down: do it"]
-    clock.advance(3601)
+    given_up = hf.jobs.cancel(job.job_id, reason="seen")
+    assert (given_up.status, given_up.error, given_up.finished_at) == (JobStatus.CANCELLED, "it burns", job.finished_at)
     assert _overview(hf).needs == ()
+    told = hf.store.journal(limit=1, reverse=True).entries[0]
+    assert (told.data["from"], told.data["to"], told.data["why"], told.data["reason"]) == (
+        *("error", "cancelled"),
+        *("given_up", "seen"),
+    )
+
+
+def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(hf: Holdfast, clock: ManualClock) -> None:
+    """Three of 22 were shown, and nothing was said of the others."""
+    slow = _job(hf, "slow")
+    picked = hf.jobs.pick_pending("tmux:a")
+    assert picked is not None
+    for number in range(21):
+        clock.advance(60)
+        _fails(hf, f"number {number}")
+    clock.advance(60)
+    hf.jobs.update_status(slow.job_id, JobStatus.ERROR, token=picked.token)
+    needs = _overview(hf).needs
+    assert [need.words.rpartition(" ")[2] for need in needs[:-1]] == ["slow", "20", "19", "18", "17"]
+    assert (needs[-1].kind, needs[-1].name, needs[-1].count) == ("jobs", "error", 17)
+    assert needs[-1].words == "17 more jobs ended in error: show all 22"
+    assert sum(need.count for need in needs) == 22
+
+
+def test_of_many_dead_agents_some_are_named_and_all_are_counted(hf: Holdfast, clock: ManualClock) -> None:
+    for number in range(8):
+        _publish(hf, f"agent-{number}", lease_s=5)
+    clock.advance(10)
+    needs = _overview(hf).needs
+    assert [need.kind for need in needs] == ["agent"] * 5 + ["agents"]
+    assert (needs[-1].count, needs[-1].words) == (3, "3 more agents are not alive: show all")
+
+
+def test_agents_are_named_in_what_the_journal_tells(hf: Holdfast, clock: ManualClock) -> None:
+    """An id was all there was to read."""
+    agent = _publish(hf, "gpu", lease_s=60)
+    hf.agents.refresh(agent.agent_id, agent.generation_id)
+    hf.agents.attach_gateway(agent.agent_id, agent.generation_id, None)
+    clock.advance(100_000)
+    hf.agents.cleanup(grace_s=0, tmux_check=False)
+    entries = hf.store.journal(limit=20).entries
+    assert [entry.kind for entry in entries] == [
+        f"agent.{it}" for it in ("published", "refreshed", "gateway_changed", "cleaned")
+    ]
+    assert {entry.data["agent_name"] for entry in entries} == {"HOLDFAST-gpu"}
+    # As an older program wrote it.
+    other = _publish(hf, "cpu")
+    hf.store.transact(lambda tx: tx.append(actor="t", kind="agent.refreshed", subject=other.agent_id, data={}), scope=[])
+    assert _overview(hf).names == {other.agent_id: "cpu"}
+
+
+def test_a_gateway_that_is_kept_under_an_id_has_the_name_of_its_agent(hf: Holdfast) -> None:
+    agent = _publish(hf, "reviewer", agent_id="0123456789abcdef")
+    assert name_of(hf.agents, agent.agent_id) == "reviewer"
+    assert name_of(hf.agents, "reviewer") is None and name_of(hf.agents, "nobody") is None
+    # The word is an id of one and the name of another: for gateways it may be either.
+    _publish(hf, "0123456789abcdef")
+    assert name_of(hf.agents, agent.agent_id) is None
+    line = gateway_line(agent.agent_id, None, silent=True, name="reviewer")
+    census = agent_census(hf.agents, hf.processes)
+    needs = overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, census, [line]).needs
+    assert [need.words.partition(":")[0] for need in needs] == ["gateway of reviewer"]
+    assert gateway_picture(line, None, []).why.title == "gateway of reviewer"
 
 
 def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:

@@ -1,14 +1,16 @@
 """Agents for the page: who is alive, and why not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from holdfast.domains.agents import Agent, Agents
 from holdfast.domains.agents.liveness import Parts
 from holdfast.domains.agents.names import bare
 from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
+from holdfast.kernel.store import Entry
 from holdfast.views.why import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
@@ -19,6 +21,9 @@ _STATES: dict[str, tuple[Tone, str]] = {
     "over": ("bad", "its lease is over: it was not refreshed in time"),
 }
 """What an agent may look like from here, and what that means."""
+
+_ABOUT_AGENTS = ("agent.", "gateway.")
+"""How the kinds of those journal entries begin whose subject is an agent."""
 
 
 class AgentLine(Plain, frozen=True, kw_only=True):
@@ -82,6 +87,24 @@ def agent_census(agents: Agents, processes: Processes, *, troubled_max: int = 5)
         if _STATES[state][0] == "bad" and len(troubled) < troubled_max:
             troubled.append(line_of(agent, agents, processes))
     return AgentCensus(total=agents.count(), states=states, troubled=tuple(troubled))
+
+
+def agent_names(agents: Agents, entries: Iterable[Entry]) -> dict[str, str]:
+    """The names of the agents that entries name only by their ids, as far as they are still published."""
+    ids = {entry.subject for entry in entries if entry.kind.startswith(_ABOUT_AGENTS) and "agent_name" not in entry.data}
+    return {agent_id: name for agent_id in ids if (name := name_of(agents, agent_id)) is not None}
+
+
+def name_of(agents: Agents, agent_id: str) -> str | None:
+    """The name of the agent with that id, without its prefix; None when there is no such agent, it is damaged, or the word is
+    the name of another agent."""
+    named = agents.page(after=(agent_id, ""), limit=1, damaged=[])
+    if named and bare(named[0].agent_name) == agent_id:
+        return None
+    try:
+        return bare(agents.get(agent_id).agent_name)
+    except (NotFound, Corrupt, InvalidName):
+        return None
 
 
 def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:

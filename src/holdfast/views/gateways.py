@@ -15,6 +15,9 @@ class GatewayLine(Plain, frozen=True, kw_only=True):
     """One gateway in a list."""
 
     agent: str
+    """What it is kept under: the agent's name or, where that does not follow from the name, its id."""
+    name: str
+    """What people call the agent."""
     tone: Tone
     state: str
     why: str
@@ -49,13 +52,15 @@ class GatewayPicture(Plain, frozen=True, kw_only=True):
     requests: tuple[RequestLine, ...]
 
 
-def gateway_line(agent: str, status: Document | None, *, silent: bool = False) -> GatewayLine:
-    """A gateway by the status it gave, or left; `silent` when it did not answer in time."""
+def gateway_line(agent: str, status: Document | None, *, silent: bool = False, name: str | None = None) -> GatewayLine:
+    """A gateway by the status it gave, or left; `silent` when it did not answer in time. `name` is the agent's, if it is kept
+    under another word."""
     tone, state, why = _state(status, silent)
     found = status or {}
     host, port = found.get("gateway_host"), found.get("gateway_port")
     return GatewayLine(
         agent=agent,
+        name=name or agent,
         tone=tone,
         state=state,
         why=why,
@@ -75,13 +80,14 @@ def gateway_picture(line: GatewayLine, status: Document | None, requests: Sequen
     why = Why(
         kind="gateway",
         name=line.agent,
-        title=f"gateway of {line.agent}",
+        title=f"gateway of {line.name}",
         state=line.state,
         tone=line.tone,
         words=(f"{line.why[:1].upper()}{line.why[1:]}.", *([f"It says: {detail}"] if detail else [])),
         facts=known(
             Fact(name="waiting and running", text=str(line.queue_depth)),
             Fact(name="epoch", text=str(line.epoch) if line.epoch else ""),
+            Fact(name="kept under", text=line.agent if line.agent != line.name else ""),
             Fact(name="instance", text=str((status or {}).get("managed_agent_instance_id") or "")),
             Fact(name="backend", text=line.backend),
             Fact(name="address", text=line.address),

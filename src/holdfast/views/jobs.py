@@ -198,7 +198,7 @@ def _advice(job: Job) -> tuple[str, ...]:
             return ("answer the agent in its own terminal",)
         return ("when its worker dies it is put back by itself; requeue it only if the worker lives and is stuck",)
     if job.status is JobStatus.ERROR:
-        return ("what it told is below; retry it when its cause is gone",)
+        return ("what it told is below; retry it when its cause is gone", "give it up once it is dealt with otherwise")
     return ("nothing to do",)
 
 
@@ -221,4 +221,7 @@ def _deeds(job: Job) -> tuple[Deed, ...]:
     if job.status in RETRIED:
         effect = f"{job.job_id} waits again for the next pick, in its old place."
         deeds.append(Deed(verb="retry_job", subject=job.job_id, label="Retry", effect=effect))
+    if job.status is JobStatus.ERROR:
+        effect = f"{job.job_id} counts as cancelled from now on, for everybody, and needs nobody any more. Its error stays."
+        deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Give up", effect=effect))
     return tuple(deeds)

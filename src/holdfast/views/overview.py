@@ -1,28 +1,29 @@
 """Everything at a glance: how many of each, what needs somebody, who waits for whom, and what happened last."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
+from holdfast.domains.agents import Agents
 from holdfast.domains.agents.names import bare
-from holdfast.domains.jobs import Jobs
+from holdfast.domains.jobs import Jobs, JobStatus
 from holdfast.domains.workflows import Workflows
-from holdfast.kernel import clock
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.limits import PAGE_WAITS_MAX
 from holdfast.kernel.store import Entry, Store
+from holdfast.kernel.wording import counted
 from holdfast.primitives.locks import Locks
 from holdfast.primitives.locks.paging import LockCounts
 from holdfast.primitives.locks.picture import Alive, Graph
-from holdfast.views.agents import AgentCensus
+from holdfast.views.agents import AgentCensus, agent_names
 from holdfast.views.gateways import GatewayLine
 from holdfast.views.jobs import line_of
 from holdfast.views.why import Tone
 from holdfast.views.workflows import SwapPicture, swap_picture
 
 _NEWEST = 30
-_ERRORS = 3
-_RECENT_S = 3600.0
-"""How long a job that ended in error is pointed at."""
+_FAILED = 5
+"""How many jobs that ended in error are named; of the rest only the number is told."""
+_FAILED_READ = 100
+"""Among how many of the newest those are chosen that failed last."""
 
 
 class Need(Plain, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class Need(Plain, frozen=True, kw_only=True):
     tone: Tone
     words: str
     at: Instant | None = None
+    count: int = 1
+    """How many things these are. Of more than one, `kind` is the list that shows them, and `name` the status there, if any."""
 
 
 class Overview(Plain, frozen=True, kw_only=True):
@@ -50,6 +53,8 @@ class Overview(Plain, frozen=True, kw_only=True):
     needs: tuple[Need, ...]
     journal: tuple[Entry, ...]
     """The newest entries, the newest first."""
+    names: dict[str, str]
+    """The names of agents whose ids are in those entries."""
 
 
 def overview(
@@ -57,13 +62,17 @@ def overview(
     locks: Locks,
     jobs: Jobs,
     workflows: Workflows,
+    agents: Agents,
     census: AgentCensus,
     gateways: Sequence[GatewayLine],
 ) -> Overview:
     """Everything at a glance. Reads little, however much there is; agents and gateways were looked at before."""
     graph = locks.contention(limit=PAGE_WAITS_MAX)
     swap = swap_picture(workflows)
-    needs = (*_of_locks(graph), *_of_gateways(gateways), *_of_swap(swap), *_of_jobs(jobs, store.now()), *_of_agents(census))
+    counts = jobs.counts()
+    failed = counts[JobStatus.ERROR]
+    needs = (*_of_locks(graph), *_of_gateways(gateways), *_of_swap(swap), *_of_jobs(jobs, failed), *_of_agents(census))
+    newest = tuple(store.journal(limit=_NEWEST, reverse=True).entries)
     return Overview(
         now=store.now(),
         store=store.kind,
@@ -71,11 +80,12 @@ def overview(
         agents=census,
         locks=locks.counts(),
         graph=graph,
-        jobs={status.value: number for status, number in jobs.counts().items()},
+        jobs={status.value: number for status, number in counts.items()},
         gateways=tuple(gateways),
         swap=swap,
         needs=needs,
-        journal=tuple(store.journal(limit=_NEWEST, reverse=True).entries),
+        journal=newest,
+        names=agent_names(agents, newest),
     )
 
 
@@ -92,7 +102,7 @@ def _of_locks(graph: Graph) -> Iterator[Need]:
 def _of_gateways(gateways: Sequence[GatewayLine]) -> Iterator[Need]:
     for line in gateways:
         if line.tone == "bad":
-            yield Need(kind="gateway", name=line.agent, tone="bad", words=f"gateway of {line.agent}: {line.why}")
+            yield Need(kind="gateway", name=line.agent, tone="bad", words=f"gateway of {line.name}: {line.why}")
 
 
 def _of_swap(swap: SwapPicture) -> Iterator[Need]:
@@ -101,20 +111,27 @@ def _of_swap(swap: SwapPicture) -> Iterator[Need]:
         yield Need(kind="swap", name="swap", tone="wait", words=words, at=swap.begun_at)
 
 
-def _of_jobs(jobs: Jobs, now: datetime) -> Iterator[Need]:
+def _of_jobs(jobs: Jobs, failed: int) -> Iterator[Need]:
     for job in jobs.list_jobs(status="running", limit=100, damaged=[]):
         if job.waiting_since is not None:
             words = f"job {job.job_id} waits for a permission: {line_of(job).prompt[:80]}"
             yield Need(kind="job", name=job.job_id, tone="wait", words=words, at=job.waiting_since)
-    for job in reversed(jobs.list_jobs(status="error", limit=_ERRORS, damaged=[])):
-        if job.finished_at is None or job.finished_at < clock.after(now, -_RECENT_S):
-            continue
+    # A job that ended in error stays here until somebody deals with it: no time forgets it.
+    newest = jobs.list_jobs(status="error", limit=_FAILED_READ, damaged=[])
+    named = sorted(newest, key=lambda job: job.finished_at or job.updated_at, reverse=True)[:_FAILED]
+    for job in named:
         code = f", {job.error_code.replace('_', ' ')}" if job.error_code else ""
         words = f"job {job.job_id} ended in error{code}: {line_of(job).prompt[:80]}"
         yield Need(kind="job", name=job.job_id, tone="bad", words=words, at=job.finished_at)
+    if (more := failed - len(named)) > 0:
+        words = f"{counted(more, 'more job')} ended in error: show all {failed:,}"
+        yield Need(kind="jobs", name="error", tone="bad", words=words, count=more)
 
 
 def _of_agents(census: AgentCensus) -> Iterator[Need]:
     for line in census.troubled:
         since = line.lease_expires_at if line.state == "over" else None
         yield Need(kind="agent", name=line.agent_id, tone="bad", words=f"agent {bare(line.name)}: {line.why}", at=since)
+    if (more := census.states["dead"] + census.states["over"] - len(census.troubled)) > 0:
+        words = f"{counted(more, 'more agent is', 'more agents are')} not alive: show all"
+        yield Need(kind="agents", name="", tone="bad", words=words, count=more)

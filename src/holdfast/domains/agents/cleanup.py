@@ -157,7 +157,8 @@ def _remove(
         if verdict(found, tx.now, grace_s, lambda _: still_gone and same) not in REMOVED_FOR:
             return None
         tx.delete(AGENTS, item.agent_id)
-        journal.append(tx, kind="agent.cleaned", subject=item.agent_id, data={"why": item.why.value})
+        name = {"agent_name": found.agent_name} if isinstance(found, Agent) else {}
+        journal.append(tx, kind="agent.cleaned", subject=item.agent_id, data={**name, "why": item.why.value})
         tx.notify(topic_of(item.agent_id))
         return found
 

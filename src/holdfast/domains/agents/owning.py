@@ -51,7 +51,8 @@ class Owning:
                     raise self._held(other, draft, tx.now)
                 self._take_over(tx, other, draft, why)
             if damaged:
-                self._tell(tx, "agent.taken_over", draft.agent_id, why="damaged", to_generation_id=draft.generation_id)
+                facts = {"agent_name": draft.agent_name, "why": "damaged"}
+                self._tell(tx, "agent.taken_over", draft.agent_id, **facts, to_generation_id=draft.generation_id)
             tx.put(AGENTS, agent.agent_id, agent)
             self._tell(tx, "agent.published", agent.agent_id, **_facts(agent))
             tx.notify(topic_of(agent.agent_id))
@@ -70,7 +71,8 @@ class Owning:
             renewed = leases.renew(lease_of(agent), tx.now, length_s)
             after = replace(agent, lease_expires_at=renewed.expires_at)
             tx.put(AGENTS, agent_id, after)
-            self._tell(tx, "agent.refreshed", agent_id, generation_id=generation_id, lease_expires_at=_end(after))
+            facts = {"agent_name": after.agent_name, "generation_id": generation_id}
+            self._tell(tx, "agent.refreshed", agent_id, **facts, lease_expires_at=_end(after))
             return after
 
         # A name's other owners are looked at too where it has but one.
@@ -83,7 +85,8 @@ class Owning:
             after = replace(self._own(tx, agent_id, generation_id, None), gateway=gateway)
             tx.put(AGENTS, agent_id, after)
             where = None if gateway is None else f"{gateway.host}:{gateway.port}"
-            self._tell(tx, "agent.gateway_changed", agent_id, generation_id=generation_id, gateway=where)
+            facts = {"agent_name": after.agent_name, "generation_id": generation_id}
+            self._tell(tx, "agent.gateway_changed", agent_id, **facts, gateway=where)
             return after
 
         return self._store.transact(body, scope=[rows(AGENTS)])

@@ -246,7 +246,23 @@ class Jobs:
         return finished.fail() if isinstance(finished, Kept) else finished
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
-        """End a pending or running job as cancelled; a worker that has it is fenced from then on. Raises as `update_status`."""
+        """End a pending or running job as cancelled; a worker that has it is fenced from then on. A job that ended in error is
+        given up: it counts as cancelled, keeps what it says of its error, and needs nobody any more. Raises as
+        `update_status`."""
+
+        def give_up(tx: Tx) -> Job | None:
+            job = existing(tx, job_id)
+            if job.status is not JobStatus.ERROR:
+                return None
+            after = steps.given_up(job, tx.now)
+            write(tx, self._journal, job, after, told={"why": "given_up", "reason": reason})
+            return after
+
+        seen = self.peek(job_id)
+        if seen is not None and seen.status is JobStatus.ERROR:
+            given_up = self._store.transact(give_up, scope=_JOBS_ALONE)
+            if given_up is not None:
+                return given_up
         return self.update_status(job_id, JobStatus.CANCELLED, error=reason, error_code="cancelled" if reason else None)
 
     def requeue(self, job_id: str, *, token: int | None = None) -> Job:

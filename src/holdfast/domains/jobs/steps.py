@@ -107,6 +107,11 @@ def retried(job: Job, now: datetime) -> Job:
     )
 
 
+def given_up(job: Job, now: datetime) -> Job:
+    """A job that ended in error as cancelled. Its error and the time of its end stay."""
+    return replace(job, status=JobStatus.CANCELLED, updated_at=now)
+
+
 def moved(
     job: Job,
     status: JobStatus,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.access import make_one_folder
+from holdfast.access import access_like, make_one_folder
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile
@@ -28,7 +28,9 @@ from holdfast.stores.files.bringing import bring_up
 from holdfast.stores.files.cabinet import Cabinet
 from holdfast.stores.files.disk import Spot, Unfit, backup_of
 from holdfast.stores.files.folder_lock import locks_of
+from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.mending import GONE
+from holdfast.stores.files.naming import pattern_of
 from holdfast.stores.files.pile import Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
 from holdfast.stores.files.sheet import Unsound, documents_of
@@ -110,23 +112,94 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
     store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
-def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str) -> None:
+def restore(store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str, save: bool = True) -> Path | None:
     """Put a backup in the store's place, files and all, in a new era. Files of records that it does not have are removed.
+    Return where the replaced store is saved, as a backup with all files in it; None without `save`.
 
-    Killed at any moment, it is done when the next change is made, or was not begun. Raises as that of a SQLite store does.
+    Killed at any moment, it is done when the next change is made, or was not begun. Raises as that of a SQLite store does, and
+    StoreCorrupt for a file that cannot be saved.
     """
 
-    def work() -> None:
+    def work() -> Path | None:
         with parts_of(store) as parts, _copied(store, source) as prepared:
+            saving = None
+            if save:
+                for part in parts:
+                    recover(store, part)
+                found = [(part, _changes(part, spaces)) for part in parts]
+                saving = upkeep.Saving(complete=lambda raw: _keep_all(raw, found))
             for part in parts:
                 _complete(prepared, part, spaces, boot_id)
-            upkeep.restore(store.inner.path, prepared, boot_id=boot_id)
+            saved = upkeep.restore(store.inner.path, prepared, boot_id=boot_id, saving=saving)
         with parts_of(store) as parts:
             for part in parts:
                 recover(store, part)
         store.cabinet.forget()
+        return saved
 
-    store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+    return store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+
+
+def replace_inner(root: Path, given: Mapping[str, str], spaces: Spaces, source: Path, *, boot_id: str) -> Path | None:
+    """Put a backup in the place of a store whose inner store cannot be opened. Return where the damaged one is saved: every
+    file of the store is then in the folder `<saved>-files`.
+
+    The files are brought up when the store is opened next; those of records that the backup does not have stay.
+    """
+    own = Folders(root, DEFAULT_NAMESPACE, given).own
+
+    def set_aside(saved: Path) -> None:
+        target = saved.with_name(f"{saved.name}-files")
+        temporary = target.with_name(f".{target.name}.tmp")
+        make_one_folder(temporary, access_like(own))
+        try:
+            for namespace in _namespaces(own):
+                for place in _places(Folders(root, namespace, given), spaces):
+                    _copy_place(place, temporary / namespace, without=own)
+            _sync_tree(temporary)
+            os.rename(temporary, target)
+        except shutil.Error as error:
+            raise StoreUnavailable(str(error), outcome="none") from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    return upkeep.restore(own / "store.sqlite", source, boot_id=boot_id, saving=upkeep.Saving(set_aside=set_aside))
+
+
+def _places(folders: Folders, spaces: Spaces) -> set[Spot]:
+    """The files of several records with the versions before them, and the folders of files of one record, by their layouts
+    alone."""
+    found: set[Spot] = set()
+    for space in spaces:
+        layout = laid_out(space)
+        if isinstance(layout, OneFile):
+            folder = folders.of(layout.folder)
+            found |= {Spot(folder, layout.name), Spot(folder, backup_of(layout.name))}
+        elif layout is not None:
+            found.add(Spot(folders.of(layout.folder), pattern_of(layout.name).base))
+    return {spot for spot in found if spot.path.exists()}
+
+
+def _copy_place(spot: Spot, target: Path, *, without: Path) -> None:
+    """Copy a file or a folder as it is. `without` is the store's own folder, into which it is copied."""
+    copy = target / spot.folder.name / spot.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if spot.path.is_dir():
+        skipped = lambda folder, _: [without.name] if Path(folder) == without.parent else []  # noqa: E731
+        shutil.copytree(spot.path, copy, symlinks=True, ignore=skipped, dirs_exist_ok=True)
+    else:
+        shutil.copy2(spot.path, copy, follow_symlinks=False)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path, _, names in os.walk(folder):
+        for each in (path, *(os.path.join(path, name) for name in names)):
+            if not os.path.islink(each):
+                fd = os.open(each, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
 
 def _wrong(part: Part, space: Space[Any]) -> Iterator[str]:
@@ -167,7 +240,9 @@ def _changes(part: Part, spaces: Spaces) -> list[Change]:
         try:
             found = part.cabinet.disk.read(spot)
         except Unfit as error:
-            raise StoreCorrupt(f"{spot.path} cannot be backed up: {error}", path=str(spot.path)) from None
+            raise StoreCorrupt(
+                f"{spot.path} cannot be backed up: {error}. Move it away and try again", path=str(spot.path)
+            ) from None
         if found is not None:
             changes.append(Change(spot, found.data, keep=spot in whole, lock=locks.get(spot.folder)))
     return changes
@@ -285,13 +360,12 @@ def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
 
 def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
     """The lock of every folder, in all namespaces, that other programs change too; in their order."""
-    found = {path for name in _namespaces(store) for path in locks_of(store.folders_of(name), spaces)}
+    found = {path for name in _namespaces_of(store) for path in locks_of(store.folders_of(name), spaces)}
     return tuple(sorted(found))
 
 
-def _namespaces(store: FilesStore) -> list[str]:
-    own = store.cabinet.folders.own / "namespaces"
-    return sorted({DEFAULT_NAMESPACE, store.namespace, *(os.listdir(own) if own.is_dir() else [])})
+def _namespaces_of(store: FilesStore) -> list[str]:
+    return sorted({store.namespace, *_namespaces(store.cabinet.folders.own)})
 
 
 @contextmanager
@@ -299,10 +373,16 @@ def parts_of(store: FilesStore) -> Iterator[list[Part]]:
     """Every namespace that has files."""
     with ExitStack() as open_ones:
         parts = []
-        for name in _namespaces(store):
+        for name in _namespaces_of(store):
             if name == store.namespace:
                 parts.append(Part(name, store.cabinet, store.inner))
                 continue
             cabinet, inner = store.elsewhere(name)
             parts.append(Part(name, cabinet, open_ones.enter_context(closing(inner))))
         yield parts
+
+
+def _namespaces(own: Path) -> list[str]:
+    """The default namespace, and those that have a folder."""
+    folder = own / "namespaces"
+    return sorted({DEFAULT_NAMESPACE, *(os.listdir(folder) if folder.is_dir() else [])})

@@ -10,10 +10,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.access import Access, access_like, make_folder
+from holdfast.access import Access, access_like, make_folder, match_owner
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
@@ -80,12 +81,29 @@ def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
     return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
 
 
-def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = None) -> None:
-    """Put a backup in the store's place, whole or not at all, in a new era.
+class Saving(NamedTuple):
+    """What is saved together with a store that a restore replaces."""
 
+    complete: Callable[[sqlite3.Connection], None] = lambda _: None
+    """Puts more into the copy of a sound store."""
+    set_aside: Callable[[Path], None] = lambda _: None
+    """Saves more beside a damaged store, whose saved file it gets."""
+
+
+_STORE_ALONE = Saving()
+
+
+def restore(
+    path: Path, source: Path, *, boot_id: str, clock: Clock | None = None, saving: Saving | None = _STORE_ALONE
+) -> Path | None:
+    """Put a backup in the store's place, whole or not at all, in a new era. Return where the replaced store is saved; None if
+    there was none.
+
+    The replaced store is saved first, beside it as `<name>.replaced-<time>`: a sound one as a backup, a damaged one as it is,
+    with its log. When it cannot be saved, nothing is changed (StoreUnavailable). `saving=None` saves nothing.
     No token given before or after the backup was made is ever given again. Processes that have a healthy store open go on
-    with the restored state; a damaged or missing one is replaced only while nobody has it open (else Held), and kept beside as
-    `<name>.replaced-...`. Raises NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
+    with the restored state; a damaged or missing one is replaced only while nobody has it open (else Held).
+    Raises NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
     """
     path = Path(os.path.realpath(path))
     time_ = clock or SystemClock()
@@ -96,11 +114,10 @@ def restore(path: Path, source: Path, *, boot_id: str, clock: Clock | None = Non
             raise opening_failed(path, error) from None
         live = _live(path, boot_id, time_)
         if live is None:
-            _replace(path, backup_, time_)
-            return
+            return _replace(path, backup_, time_, saving)
         with closing(live), _temporary(path) as prepared:
             _copy(backup_, prepared)
-            _overwrite(live, prepared, time_)
+            return _overwrite(live, prepared, time_, saving)
 
 
 def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
@@ -155,33 +172,80 @@ def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
     return store
 
 
-def _overwrite(live: SqliteStore, prepared: Path, clock: Clock) -> None:
+def _overwrite(live: SqliteStore, prepared: Path, clock: Clock, saving: Saving | None) -> Path | None:
     """One write transaction over the whole database, so that those who have it open see all of it or nothing.
 
-    The new era is begun inside the gate, beyond the last one of the store as it is then.
+    Inside the gate the store is saved, so that its copy has every change that was ever acknowledged, and the new era is begun,
+    beyond the last one of the store as it is then.
     """
-    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
-
-    def in_time(*_: int) -> None:
-        # Python's backup would wait for another program's lock for ever.
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(f"{live.path} is locked by another program: close it there and try again", outcome="none")
-
     live.durable.certain(TRANSACT_TIMEOUT_S)
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
-        def work() -> None:
-            _begin_era(prepared, clock, schema.last_era(connection.raw), schema.journal_number(connection.raw))
+        def work() -> Path | None:
+            before = schema.last_era(connection.raw)
+            _begin_era(prepared, clock, before, schema.journal_number(connection.raw))
+            saved = None if saving is None else _save(live.path, connection.raw, clock, saving)
             faults.reach("sqlite.restore.before")
-            with closing(sqlite3.connect(prepared)) as source:
-                source.backup(connection.raw, progress=in_time, sleep=0.05)
+            try:
+                with closing(sqlite3.connect(prepared)) as source:
+                    source.backup(connection.raw, progress=_in_time(live.path), sleep=0.05)
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    if saved is not None and schema.last_era(connection.raw) == before:
+                        # Nothing was replaced. On a full disk, each further try would leave one more copy.
+                        saved.unlink()
+                raise
             faults.reach("sqlite.restore.after")
+            return saved
 
-        live.durable.alone(work, TRANSACT_TIMEOUT_S)
+        saved = live.durable.alone(work, TRANSACT_TIMEOUT_S)
         live.durable.settle(connection)
+    return saved
 
 
-def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
+def _in_time(path: Path) -> Callable[[int, int, int], None]:
+    """Python's backup would wait for another program's lock for ever."""
+    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+
+    def check_time(status: int, *_: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise StoreUnavailable(f"{path} is locked by another program: close it there and try again", outcome="none")
+
+    return check_time
+
+
+def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> Path:
+    """Write a backup of a sound store beside it. Raises StoreUnavailable, and then the store must not be replaced."""
+    saved = _unused(path, clock)
+    try:
+        with whole(saved) as temporary:
+            _copy(raw, temporary)
+            with closing(sqlite3.connect(temporary)) as copy, copy:
+                saving.complete(copy)
+            match_owner(temporary, path)
+            faults.reach("sqlite.restore.saving")
+    except (StoreUnavailable, sqlite3.Error, OSError) as error:
+        raise _unsaved(path, error) from None
+    return saved
+
+
+def _unsaved(path: Path, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path} could not be saved, so it was not replaced ({error}): free space in {path.parent}, or make it writable; "
+        "nothing was changed",
+        path=str(path),
+        outcome="none",
+    )
+
+
+def _unused(path: Path, clock: Clock) -> Path:
+    """A name for the replaced store that nothing has, nor its log."""
+    mark = f"{path.name}.replaced-{clock.now():%Y%m%dT%H%M%SZ}"
+    names = (path.with_name(mark if number == 1 else f"{mark}-{number}") for number in count(1))
+    return next(name for name in names if not any(map(os.path.lexists, (name, log_path(name)))))
+
+
+def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock, saving: Saving | None) -> Path | None:
     """Put a new file in the place of a damaged or missing one, which nobody may have open meanwhile."""
     users = Users(path, access_like(path))
     try:
@@ -189,8 +253,10 @@ def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
         with _temporary(path) as prepared:
             _copy(backup_, prepared)
             _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
+            if path.exists():
+                match_owner(prepared, path)
+            saved = None if saving is None else _set_aside(path, clock, saving)
             faults.reach("sqlite.restore.before")
-            _set_aside(path)
             # An old log must be gone before the new database is there: SQLite would play it into it.
             for leftover in (log_path(path), path.with_name(path.name + "-shm")):
                 leftover.unlink(missing_ok=True)
@@ -198,6 +264,7 @@ def _replace(path: Path, backup_: sqlite3.Connection, clock: Clock) -> None:
             os.rename(prepared, path)
             _sync(path.parent)
             faults.reach("sqlite.restore.after")
+            return saved
     except OSError as error:
         raise opening_failed(path, error) from None
     finally:
@@ -229,11 +296,25 @@ def _begin_era(prepared: Path, clock: Clock, known: int, journal: int | None) ->
     _sync(prepared)
 
 
-def _set_aside(path: Path) -> None:
-    mark = f".replaced-{secrets.token_hex(4)}"
-    for old in (path, log_path(path)):
-        with contextlib.suppress(FileNotFoundError):
-            os.link(old, old.with_name(old.name + mark))
+def _set_aside(path: Path, clock: Clock, saving: Saving) -> Path | None:
+    """Save a damaged file and its log under new names, at which SQLite would find the one with the other. None if there is
+    neither."""
+    there = [old for old in (path, log_path(path)) if old.exists()]
+    if not there:
+        return None
+    saved = _unused(path, clock)
+    links = {path: saved, log_path(path): log_path(saved)}
+    try:
+        for old in there:
+            os.link(old, links[old])
+            _sync(links[old])
+        saving.set_aside(saved)
+        _sync(path.parent)
+    except (StoreUnavailable, OSError) as error:
+        for old in there:
+            links[old].unlink(missing_ok=True)
+        raise _unsaved(path, error) from None
+    return links[there[0]]
 
 
 def _copy(source: sqlite3.Connection, target: Path) -> None:

@@ -1,15 +1,16 @@
 """`holdfast store`: the store itself."""
 
+import sys
 from pathlib import Path
 
 import click
 
 from holdfast.configuration import load_settings, store_origin
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS
+from holdfast.kernel.errors import STATUS, InvalidValue
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.group import InOrder
-from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.output import answer, printable, say
 from holdfast.surfaces.cli.progress import working
 from holdfast.surfaces.cli.render import json_document, pairs
 from holdfast.upkeep import Upkeep
@@ -60,13 +61,24 @@ def backup(file: Path, as_json: bool) -> None:
 
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Replace the store without asking.")
 @_json_option
 @store_options
-def restore(file: Path, as_json: bool) -> None:
-    """Put the backup FILE in the store's place. Tokens given out since it was made stay refused."""
+def restore(file: Path, yes: bool, as_json: bool) -> int:
+    """Put the backup FILE in the store's place, for everybody who uses it.
+
+    The store that it replaces is saved beside it first. Tokens given out since the backup was made stay refused.
+    """
+    upkeep = _upkeep()
+    if not yes and upkeep.exists() and not _agreed(upkeep, file):
+        say("nothing was changed")
+        return 1
     with working("restoring"):
-        _upkeep().restore(file)
-    _done("restored from", file, as_json)
+        saved = upkeep.restore(file)
+    from_, at = printable(str(file)), None if saved is None else printable(str(saved))
+    said = f"restored from {from_}" + (f"\nthe store that it replaced is saved in {at}" if at else "")
+    answer(to_json({"restored_from": from_, "saved": at}) if as_json else said)
+    return 0
 
 
 @store.command()
@@ -110,6 +122,19 @@ def remove(space: str, key: str, as_json: bool) -> None:
     """
     held = _upkeep().remove(space, key)
     answer(to_json({"removed": f"{space}/{key}", "held": held}) if as_json else f"removed {printable(f'{space}/{key}')}")
+
+
+def _agreed(upkeep: Upkeep, file: Path) -> bool:
+    """Ask on a terminal whether to replace the store. Raises InvalidValue where nobody can be asked."""
+    what = f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, and saves what is there beside it"
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        raise InvalidValue(f"{what}. There is no terminal to ask on: give --yes to do it")
+    try:
+        return click.confirm(f"{printable(what)}. Go on?", err=True)
+    except click.Abort:
+        # The terminal was closed, or Ctrl-C pressed.
+        click.echo(err=True)
+        return False
 
 
 def _done(what: str, file: Path, as_json: bool) -> None:

@@ -86,7 +86,7 @@ def status(job_id: str, status: str, token: int | None, result: str | None, erro
 @json_option
 @where_options
 def cancel(job_id: str, reason: str | None, as_json: bool) -> None:
-    """End a pending or running job as cancelled; a worker that has it stops."""
+    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that ended in error."""
     with changing() as hf:
         job = hf.jobs.cancel(job_id, reason=reason)
     _tell(job, as_json)

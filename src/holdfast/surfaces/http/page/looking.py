@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError, NotFound
 from holdfast.kernel.limits import PAGE_CENSUS_S, PAGE_GATEWAY_S, PAGE_GATEWAYS_MAX
-from holdfast.views.agents import AgentCensus, agent_census
+from holdfast.views.agents import AgentCensus, agent_census, name_of
 from holdfast.views.gateways import Document, GatewayLine, gateway_line
 
 _FRESH_S = 0.5
@@ -61,9 +61,10 @@ class GatewayLook:
         return self._line(agent, future), future.result() if future.done() else None
 
     def _line(self, agent: str, future: "Future[Document | None]") -> GatewayLine:
+        name = name_of(self._hf.agents, agent)
         if future.done():
-            return gateway_line(agent, future.result())
-        return gateway_line(agent, None, silent=True)
+            return gateway_line(agent, future.result(), name=name)
+        return gateway_line(agent, None, silent=True, name=name)
 
     def _ask(self, agent: str) -> "tuple[Future[Document | None], bool]":
         """What it answers, and whether it was asked only now. Whoever has not answered yet is not asked again."""

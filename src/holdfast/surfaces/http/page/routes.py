@@ -15,7 +15,7 @@ from holdfast.primitives.journal import redacted
 from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
 from holdfast.surfaces.http.page.looking import AgentLook, GatewayLook
 from holdfast.surfaces.http.queries import takes
-from holdfast.views.agents import AgentPage, agent_page, why_agent
+from holdfast.views.agents import AgentPage, agent_names, agent_page, why_agent
 from holdfast.views.gateways import Document, GatewayPicture, gateway_picture
 from holdfast.views.jobs import JobPage, JobPicture, job_page, job_picture
 from holdfast.views.locks import LockPage, lock_page, why_lock
@@ -35,6 +35,8 @@ class JournalPage(Plain, frozen=True, kw_only=True):
     """The newest entries, the newest first."""
 
     entries: tuple[Entry, ...]
+    names: dict[str, str]
+    """The names of agents whose ids are in those entries."""
 
 
 class ShownJob(Plain, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ def _at_a_glance(hf: Holdfast, agents: AgentLook, gateways: GatewayLook) -> list
     @get("/v1/overview", sync_to_thread=True, include_in_schema=False)
     def at_a_glance() -> Overview:
         """How many of each there are, what needs somebody, who waits for whom, and what happened last."""
-        return overview(hf.store, hf.locks, hf.jobs, hf.workflows, agents.census(), gateways.lines())
+        return overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agents.census(), gateways.lines())
 
     @get("/v1/timeline", sync_to_thread=True, include_in_schema=False)
     def of_holds() -> Timeline:
@@ -132,7 +134,8 @@ def _of_what_passes(hf: Holdfast) -> list[Any]:
     @get("/v1/overview/journal", sync_to_thread=True, include_in_schema=False, opt=takes("limit"))
     def journal(limit: Annotated[int, QueryParameter(ge=1, le=PAGE_JOURNAL_MAX)] = PAGE_LINES) -> JournalPage:
         """What happened last, the newest first."""
-        return JournalPage(entries=tuple(hf.store.journal(limit=limit, reverse=True).entries))
+        entries = tuple(hf.store.journal(limit=limit, reverse=True).entries)
+        return JournalPage(entries=entries, names=agent_names(hf.agents, entries))
 
     return [jobs, journal]
 

@@ -272,7 +272,7 @@ def finish_and_pick(hf: Holdfast, asked: FinishAndPick) -> answers.FinishedView:
 
 @operation("POST", "/v1/jobs/{job_id}/cancel", problems=(404, 409))
 def cancel(hf: Holdfast, asked: Cancel) -> JobView:
-    """End a pending or running job as cancelled; a worker that has it stops."""
+    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that ended in error."""
     return _told(hf, hf.jobs.cancel(asked.job_id, reason=asked.reason))
 
 

@@ -60,6 +60,8 @@ def standing_routes(hf: Holdfast, changes: Changes) -> list[Any]:
         if last_event_id is not None:
             # Before the answer begins, so that a wrong one is refused.
             place_of(last_event_id)
+        # So that a client is told why, and not only that the stream ends, when the store does not answer.
+        await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
         told = events(hf.store, changes, last_event_id, lambda _: True)
         return Stream(told, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

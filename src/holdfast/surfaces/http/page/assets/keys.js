@@ -30,7 +30,6 @@ export function listen(names) {
 
 function pressed(event, names) {
   if (event.target.matches("input, textarea, select")) {
-    if (event.key === "Escape" && !asking()) event.target.blur();
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || asking()) return;

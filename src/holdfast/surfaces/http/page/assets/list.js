@@ -6,14 +6,15 @@ const AROUND = 8; // rows above and below what is seen
 const LONG = 2000; // lines of a page on the way to the end
 
 export class List {
-  // columns: [[heading, render(line) -> node]]; keyOf(line); more(last) -> {lines, next}; open(line)
-  constructor({ name, label, kind, columns, keyOf, order, fetchPage, open, empty }) {
-    Object.assign(this, { keyOf, order, fetchPage, open, columns, kind });
+  // columns: [[heading, render(line) -> node]]; keyOf(line); more(last) -> {lines, next}; open(line); filtered() -> why it may be empty though there are lines, or null
+  constructor({ name, label, kind, columns, keyOf, order, fetchPage, open, empty, filtered }) {
+    Object.assign(this, { keyOf, order, fetchPage, open, columns, kind, empty, filtered });
     this.lines = [];
     this.next = null;
     this.at = 0; // the row that the keyboard is at
     this.busy = false;
     this.toEnd = false;
+    this.turn = 0; // a page that was asked for before the last reset is not of this list any more
     this.drawn = new Map();
     this.known = null;
     this.space = el("div", { class: "space", role: "presentation" });
@@ -29,7 +30,7 @@ export class List {
       },
       this.space,
     );
-    this.none = el("div", { class: "none", hidden: true }, ...empty);
+    this.none = el("div", { class: "none", hidden: true });
     const heads = el("div", { class: `heads ${kind}`, "aria-hidden": "true" }, ...columns.map(([heading]) => el("span", {}, heading)));
     this.element = el("div", { class: "card list" }, heads, this.rows, this.none);
     new ResizeObserver(() => this.draw()).observe(this.rows);
@@ -41,6 +42,7 @@ export class List {
     this.next = null;
     this.at = 0;
     this.known = null;
+    this.turn += 1;
     this.rows.scrollTop = 0;
     await this.refresh();
   }
@@ -55,8 +57,9 @@ export class List {
   }
 
   async take(after, limit = null) {
+    const turn = this.turn;
     const page = await this.fetchPage(after, limit);
-    if (!page) return;
+    if (turn !== this.turn) return;
     if (!limit) this.pageSize = Math.max(page.lines.length, 1);
     this.merge(after, page);
   }
@@ -91,6 +94,7 @@ export class List {
     const from = Math.max(first - AROUND, 0);
     const to = Math.min(last + AROUND, this.lines.length);
     this.none.hidden = this.lines.length > 0 || this.known === null;
+    if (!this.none.hidden) this.drawNone();
     this.rows.hidden = this.lines.length === 0;
     this.space.style.height = `${this.lines.length * height}px`;
     const wanted = new Map();
@@ -107,6 +111,15 @@ export class List {
     if (row) this.rows.setAttribute("aria-activedescendant", row.node.id);
     else this.rows.removeAttribute("aria-activedescendant");
     if (this.next && !this.busy && last + 40 > this.lines.length) this.more();
+  }
+
+  // An empty list says why it is empty: with a filter, there may be lines that it hides.
+  drawNone() {
+    const why = this.filtered();
+    if (String(why) === this.why) return;
+    this.why = String(why);
+    if (why) this.none.replaceChildren(el("b", {}, why[0]), why[1]);
+    else this.none.replaceChildren(...this.empty);
   }
 
   place(key, index, height) {

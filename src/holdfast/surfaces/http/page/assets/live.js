@@ -48,6 +48,7 @@ export class Live {
   constructor({ onState, onEntry, onGap }) {
     this.state = "joining"; // joining, live, away, locked
     this.since = null; // the last moment at which it answered
+    this.problem = null; // why it refused the stream, in its words
     this.onState = onState;
     this.onEntry = onEntry;
     this.onGap = onGap;
@@ -81,6 +82,7 @@ export class Live {
       try {
         await this.follow();
       } catch (error) {
+        this.problem = error instanceof Refused ? error.message : null;
         if (error instanceof Refused && error.status === 401) this.become("locked");
         else if (error instanceof Refused && this.lastId !== null) this.lastId = null; // of another journal: from now on, then
         else this.become("away");
@@ -126,6 +128,7 @@ export class Live {
         clearTimeout(watch);
         watch = setTimeout(() => stop.abort(), SILENT_MS);
         this.since = Date.now();
+        this.problem = null;
         this.pause = SOONEST_MS;
         if (this.state !== "live") {
           const first = this.state === "joining";

@@ -1,5 +1,6 @@
 // The first view: what needs somebody, who waits for whom, who held what, the model, and what happened last.
 
+import { subjectOf } from "./agents.js";
 import { el, many, pill, when } from "./dom.js";
 import { graph } from "./graph.js";
 import { timeline } from "./timeline.js";
@@ -28,6 +29,9 @@ class Card {
 
 const calm = (...words) => [el("div", { class: "inside" }, el("p", { class: "calm" }, ...words))];
 
+// A line may stand for many things, which a list shows.
+export const totalOf = (needs) => needs.reduce((sum, need) => sum + need.count, 0);
+
 export class Now {
   constructor(open) {
     this.open = open;
@@ -48,7 +52,8 @@ export class Now {
   }
 
   drawNeeds(needs) {
-    this.needs.words.textContent = needs.length > 1 ? `${needs.length} things` : "";
+    const total = totalOf(needs);
+    this.needs.words.textContent = total > 1 ? `${total.toLocaleString()} things` : "";
     if (!needs.length) return calm(el("b", {}, "Nothing needs you. "), "All that is held is held by somebody alive, and nothing is blocked.");
     const line = (need) =>
       el(
@@ -109,7 +114,7 @@ export class Now {
 
   drawLatest(entries) {
     if (!entries.length) return calm("Nothing has happened yet.");
-    const line = (one) => el("li", {}, el("span", { class: "kind" }, one.kind), when(one.at), el("span", { class: "subject", title: one.subject }, `${one.subject} · ${one.actor}`));
+    const line = (one) => el("li", {}, el("span", { class: "kind" }, one.kind), when(one.at), el("span", { class: "subject", title: one.subject }, `${subjectOf(one)} · ${one.actor}`));
     return [el("ul", {}, ...entries.slice(0, 14).map(line))];
   }
 }

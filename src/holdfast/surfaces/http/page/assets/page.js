@@ -1,9 +1,10 @@
 // The page: which view is shown, what is asked for and when, and how the connection stands.
 
+import { learn } from "./agents.js";
 import { byId, clockOf, el, say, setClock, span, tick, when } from "./dom.js";
 import { help, listen } from "./keys.js";
 import { Away, Live, Refused } from "./live.js";
-import { Now } from "./now.js";
+import { Now, totalOf } from "./now.js";
 import { Panel } from "./panel.js";
 import { remember } from "./timeline.js";
 import { agentList, entryWhy, gatewayList, jobList, journalList, lockList, workflowList } from "./views.js";
@@ -23,7 +24,7 @@ let heldShown = "";
 
 const live = new Live({ onState: linkChanged, onEntry: entryCame, onGap: begunAgain });
 const panel = new Panel(live, () => atOnce());
-const page = { live, words: "", status: "", overview: () => told, open, entry, counted: (words) => (byId("counted").textContent = words) };
+const page = { live, words: "", status: "", overview: () => told, open, entry, filtered, counted: (words) => (byId("counted").textContent = words) };
 const now = new Now(open);
 
 const VIEWS = {
@@ -61,15 +62,16 @@ function tabKey(event) {
   requestAnimationFrame(() => byId(`tab-${view}`).focus());
 }
 
+// "#/jobs/error" is the list of jobs with that status.
 function route() {
-  const name = location.hash.slice(2);
-  show(name in VIEWS ? name : "now");
+  const [name, status] = location.hash.slice(2).split("/");
+  show(NAMES.includes(name) ? name : "now", name === "jobs" && STATUSES.includes(status) ? status : "");
 }
 
-function show(name) {
+function show(name, status) {
   view = name;
   page.words = "";
-  page.status = "";
+  page.status = status;
   for (const one of NAMES) {
     byId(`tab-${one}`).setAttribute("aria-selected", one === name);
     byId(`tab-${one}`).tabIndex = one === name ? 0 : -1;
@@ -92,20 +94,32 @@ function listView(name, main) {
   const one = VIEWS[name];
   one.list = one.make(page);
   let typed;
+  const use = () => {
+    clearTimeout(typed);
+    page.words = filter.value.trim();
+    renew(one.list);
+  };
   const filter = el("input", {
     type: "search",
     id: "filter",
     placeholder: one.filter,
     "aria-label": one.filter,
     autocomplete: "off",
+    maxlength: 256, // what the server takes
     spellcheck: "false",
     on: {
       input: () => {
         clearTimeout(typed);
-        typed = setTimeout(() => {
-          page.words = filter.value.trim();
-          renew(one.list);
-        }, 180);
+        typed = setTimeout(use, 180);
+      },
+      // By itself a browser empties the box and tells nobody, once it has lost the focus.
+      keydown: (event) => {
+        if (event.key !== "Escape" || event.isComposing) return;
+        event.preventDefault();
+        filter.value = "";
+        if (page.words) use();
+        clearTimeout(typed);
+        filter.blur();
       },
     },
   });
@@ -119,10 +133,11 @@ function chips(list) {
       "button",
       {
         type: "button",
-        "aria-pressed": status === "",
+        "aria-pressed": status === page.status,
         on: {
           click: (event) => {
             page.status = status;
+            history.replaceState(null, "", status ? `#/jobs/${status}` : "#/jobs");
             for (const node of group.children) node.setAttribute("aria-pressed", node === event.currentTarget);
             renew(list);
           },
@@ -132,6 +147,12 @@ function chips(list) {
     );
   const group = el("div", { class: "chips", role: "group", "aria-label": "Status" }, ...["", ...STATUSES].map(chip));
   return group;
+}
+
+// Why a list is empty that has lines behind its filter; null without one.
+function filtered() {
+  if (page.words) return [page.status ? `No ${page.status} job matches “${page.words}”.` : `Nothing matches “${page.words}”.`, "Esc in the filter shows all."];
+  return page.status ? [`No jobs with status ${page.status}.`, "“all” shows the others."] : null;
 }
 
 async function renew(list) {
@@ -194,6 +215,7 @@ async function look() {
   const listing = VIEWS[shown].asks ? VIEWS[shown].list.refresh() : null;
   [told] = await Promise.all([live.get("/v1/overview"), listing]);
   setClock(told.now);
+  learn(told.names, told.journal);
   headShown();
   if (shown !== view) dirty = true;
   else if (view === "now") now.draw(told);
@@ -214,7 +236,11 @@ async function holds() {
 }
 
 async function journal() {
-  if (entries === null) entries = (await live.get(`/v1/overview/journal?limit=${JOURNAL_MAX}`)).entries;
+  if (entries === null) {
+    const found = await live.get(`/v1/overview/journal?limit=${JOURNAL_MAX}`);
+    learn(found.names, found.entries);
+    entries = found.entries;
+  }
   return entries;
 }
 
@@ -229,6 +255,7 @@ function failed(error) {
 }
 
 function entryCame(entry) {
+  learn(null, [entry]);
   if (entries !== null) {
     entries.unshift(entry);
     entries.length = Math.min(entries.length, JOURNAL_MAX);
@@ -263,7 +290,8 @@ function stateShown() {
 function awayWords(state) {
   if (state === "locked") return "This page has no session any more. Get a new link with `holdfast serve --link`, and open it.";
   if (state !== "away") return "";
-  if (live.state === "live") return `The server answers, but: ${trouble}. Trying again by itself.`;
+  const refusal = live.state === "live" ? trouble : live.problem;
+  if (refusal) return `The server answers, but: ${refusal}. Trying again by itself.`;
   const since = live.since ? ` since ${clockOf(live.since)}, for ${span(Date.now() - live.since)}` : "";
   return `The server is not answering${since}. Trying again by itself${told ? "; below is what it said last" : ""}.`;
 }
@@ -280,7 +308,8 @@ function headShown() {
   const gone = states.dead + states.over;
   const blocked = told.gateways.filter((one) => one.tone === "bad").length;
   const open = told.gateways.filter((one) => ["good", "busy"].includes(one.tone)).length;
-  tab("now", told.needs.length ? String(told.needs.length) : "✓", told.needs.length ? (told.needs.length === 1 ? "needs you" : "need you") : "all calm");
+  const needs = totalOf(told.needs);
+  tab("now", needs ? needs.toLocaleString() : "✓", needs ? (needs === 1 ? "needs you" : "need you") : "all calm");
   tab("agents", total.toLocaleString(), gone ? `${gone} not alive` : total ? "alive" : "");
   tab("locks", told.locks.resources.toLocaleString(), told.locks.waiting ? `${told.locks.waiting} waiting` : "held");
   tab("jobs", told.jobs.running.toLocaleString(), `running, ${told.jobs.pending.toLocaleString()} pending`);
@@ -293,6 +322,10 @@ function headShown() {
 
 function open(kind, name) {
   if (kind === "graph") return;
+  if (NAMES.includes(kind)) {
+    location.hash = `#/${kind}${name && `/${name}`}`;
+    return;
+  }
   if (kind !== "job" || !told.graph.edges.some((edge) => edge.job === name)) show_(kind, name);
   else show_("holder", name, () => holderWhy(name));
 }

@@ -1,12 +1,12 @@
 // The views of the page: a list for each kind of thing.
 
+import { bare, subjectOf } from "./agents.js";
 import { clipped, el, many, pill, when } from "./dom.js";
 import { List } from "./list.js";
 import { facts } from "./panel.js";
 
 const text = (words, kind = "") => el("span", { class: kind, title: words }, words);
 const byText = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-const bare = (name) => name.replace(/^(HOLDFAST|HOUMAO)-/, "");
 const query = (path, params) => {
   const said = Object.entries(params).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return said.length ? `${path}?${new URLSearchParams(said)}` : path;
@@ -38,6 +38,7 @@ export function agentList(page) {
       return told;
     },
     open: (one) => page.open("agent", one.agent_id),
+    filtered: page.filtered,
     empty: none("No agents here.", "Start one: ", el("code", {}, "holdfast agents start NAME -- COMMAND")),
   });
 }
@@ -62,6 +63,7 @@ export function lockList(page) {
       return told;
     },
     open: (one) => page.open("lock", one.name),
+    filtered: page.filtered,
     empty: none("Nothing is held, and nobody waits.", "Try: ", el("code", {}, "holdfast locks run NAME -- COMMAND")),
   });
 }
@@ -89,6 +91,7 @@ export function jobList(page) {
       return told;
     },
     open: (one) => page.open("job", one.job_id),
+    filtered: page.filtered,
     empty: none("No jobs.", "Register one: ", el("code", {}, "holdfast jobs register --prompt 'say hello' --agent-session tmux:me")),
   });
 }
@@ -101,7 +104,7 @@ export function gatewayList(page) {
     keyOf: (one) => one.agent,
     order: (a, b) => byText(a.agent, b.agent),
     columns: [
-      ["agent", (one) => text(one.agent, "strong")],
+      ["agent", (one) => el("span", { class: "strong", title: one.agent }, one.name)],
       ["state", (one) => pill(one.tone, one.state)],
       ["why", (one) => text(one.why, "soft")],
       ["in queue", (one) => text(String(one.queue_depth), "number extra")],
@@ -111,9 +114,10 @@ export function gatewayList(page) {
       const all = page.overview().gateways;
       const wanted = page.words.toLowerCase();
       page.counted(many(all.length, "gateway"));
-      return { lines: all.filter((one) => `${one.agent} ${one.state}`.toLowerCase().includes(wanted)), next: null };
+      return { lines: all.filter((one) => `${one.name} ${one.agent} ${one.state}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.open("gateway", one.agent),
+    filtered: page.filtered,
     empty: none("No gateway on this machine.", "Put one before an agent: ", el("code", {}, "holdfast gateway serve AGENT")),
   });
 }
@@ -139,6 +143,7 @@ export function workflowList(page) {
       return { lines: all.filter((one) => `${one.name} ${one.recipe}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.open("workflow", one.name),
+    filtered: page.filtered,
     empty: none("No workflows.", "Try: ", el("code", {}, "holdfast workflows run NAME --recipe RECIPE -- COMMAND")),
   });
 }
@@ -153,7 +158,7 @@ export function journalList(page, entries) {
     columns: [
       ["when", (one) => when(one.at)],
       ["what", (one) => text(one.kind, "strong")],
-      ["of", (one) => text(one.subject)],
+      ["of", (one) => el("span", { title: one.subject }, subjectOf(one))],
       ["facts", (one) => text(facts(one.data), "soft extra")],
       ["by", (one) => text(one.actor, "soft extra")],
     ],
@@ -161,9 +166,10 @@ export function journalList(page, entries) {
       const wanted = page.words.toLowerCase();
       const all = await entries();
       page.counted(`the last ${all.length.toLocaleString()}`);
-      return { lines: all.filter((one) => `${one.kind} ${one.subject} ${one.actor} ${facts(one.data)}`.toLowerCase().includes(wanted)), next: null };
+      return { lines: all.filter((one) => `${one.kind} ${subjectOf(one)} ${one.subject} ${one.actor} ${facts(one.data)}`.toLowerCase().includes(wanted)), next: null };
     },
     open: (one) => page.entry(one),
+    filtered: page.filtered,
     empty: none("Nothing has happened yet."),
   });
 }
@@ -180,10 +186,11 @@ export function entryWhy(one) {
     kind: "entry",
     name: String(one.revision),
     title: one.kind,
-    state: clipped(one.subject, 40),
+    state: clipped(subjectOf(one), 40),
     tone: "idle",
-    words: [`${one.kind} of ${one.subject}, by ${one.actor}.`],
+    words: [`${one.kind} of ${subjectOf(one)}, by ${one.actor}.`],
     facts: [
+      ...(subjectOf(one) === one.subject ? [] : [{ name: "id", text: one.subject }]),
       { name: "at", at: one.at, text: "" },
       { name: "revision", text: String(one.revision) },
       ...Object.entries(one.data).map(([name, value]) => ({ name, text: typeof value === "object" ? JSON.stringify(value) : String(value) })),
