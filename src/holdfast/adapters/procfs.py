@@ -57,7 +57,9 @@ class Procfs:
         # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
         # files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
-        return Sighting(start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES)
+        return Sighting(
+            start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES, parent_pid=int(fields[1])
+        )
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from holdfast.adapters.tmux_program import Said, ask
+from holdfast.domains.agents.outside import TmuxAddress
 from holdfast.kernel.errors import Collision, InvalidValue, Unavailable, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_SILENCE_S, TMUX_START_S
@@ -26,7 +27,7 @@ class Tmux:
 
     def __init__(self, *, limit_s: float = TMUX_ANSWER_S) -> None:
         self._limit_s = limit_s
-        self._silent_until_s = 0.0
+        self._silent_until_s: dict[Sequence[str], float] = {}
 
     def liveness(self, session_name: str) -> Liveness:
         """Is there a tmux session of exactly this name? UNKNOWN when tmux is not installed, or does not answer this user,
@@ -42,6 +43,18 @@ class Tmux:
         if said.status == 0:
             return Liveness.ALIVE if session_name in said.lines else Liveness.DEAD
         return Liveness.DEAD if _complains(said, _NO_SERVER) else Liveness.UNKNOWN
+
+    def panes(self, session_name: str, server: TmuxAddress | None = None) -> list[int] | None:
+        """The processes of the live panes of the tmux session of exactly this name; none when there is no such tmux session.
+        None when tmux is not installed, or does not answer this user, or not in time."""
+        try:
+            said = self._asked("list-panes", "-a", "-F", "#{pane_pid} #{pane_dead} #{session_name}", server=server)
+        except Unavailable:
+            return None
+        if said.status:
+            return [] if _complains(said, _NO_SERVER) else None
+        found = [line.split(" ", 2) for line in said.lines]
+        return [int(pid) for pid, dead, name in found if name == session_name and dead != "1"]
 
     def current(self) -> str | None:
         """The name of the tmux session around this process; None when there is none."""
@@ -73,15 +86,22 @@ class Tmux:
             why = started.complaint or "it does not say why"
             raise Unavailable(f"tmux could not start {session_name}: {why}", outcome="none")
 
-    def _asked(self, *words: str) -> Said:
+    def _asked(self, *words: str, server: TmuxAddress | None = None) -> Said:
         """What tmux says. One that was silent a moment ago is not asked again: whoever has many questions waits once."""
-        if time.monotonic() < self._silent_until_s:
+        address = _address(server)
+        if time.monotonic() < self._silent_until_s.get(address, 0.0):
             raise UpstreamUnavailable("tmux did not answer a moment ago, and was not asked again", outcome="none")
         try:
-            return _insisted(words, self._limit_s)
+            return _insisted([*address, *words], self._limit_s)
         except UpstreamUnavailable:
-            self._silent_until_s = time.monotonic() + TMUX_SILENCE_S
+            self._silent_until_s[address] = time.monotonic() + TMUX_SILENCE_S
             raise
+
+
+def _address(server: TmuxAddress | None) -> tuple[str, ...]:
+    if server is None:
+        return ()
+    return ("-L", server.socket_name) if server.socket_name else ("-S", server.socket_path) if server.socket_path else ()
 
 
 def _insisted(words: Sequence[str], limit_s: float) -> Said:

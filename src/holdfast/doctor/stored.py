@@ -79,7 +79,7 @@ def _to_be_made(path: Path) -> Finding:
 
 
 def schema(hf: Holdfast) -> list[Finding]:
-    """Whether this program understands every kind of record that is there, and each agent's: who cannot be read is not found."""
+    """Whether this program understands every kind of record that is there, and every agent's record."""
     spaces: list[Space[Any]] = [space for space in all_spaces() if not space.volatile]
     too_new = []
     for space in spaces:

@@ -146,6 +146,36 @@ class TmuxSessionMismatch(Untrusted):
     code = "tmux_session_mismatch"
 
 
+class GenerationMismatch(Untrusted):
+    """The manifest is that of another generation than the record."""
+
+    code = "generation_mismatch"
+
+
+class ProcessDead(Untrusted):
+    """The process that the record names is dead."""
+
+    code = "process_dead"
+
+
+class TmuxSessionGone(Untrusted):
+    """There is no tmux session of that name with a live pane."""
+
+    code = "tmux_session_gone"
+
+
+class ProcessNotInSession(Untrusted):
+    """The process that the record names lives, but not in the tmux session: that is another's."""
+
+    code = "process_not_in_session"
+
+
+class TargetUnknown(Untrusted):
+    """It cannot be seen from here whether the process that the record names is in the tmux session."""
+
+    code = "target_unknown"
+
+
 class NameNotStated(Untrusted):
     """A tmux session's name was given, from which no agent's name is inferred."""
 
@@ -347,6 +377,11 @@ STATUS: Mapping[str, Status] = {
     "manifest_mismatch": Status(4, 409),
     "not_tmux_backed": Status(4, 409),
     "tmux_session_mismatch": Status(4, 409),
+    "generation_mismatch": Status(4, 409),
+    "process_dead": Status(4, 409),
+    "tmux_session_gone": Status(4, 409),
+    "process_not_in_session": Status(4, 409),
+    "target_unknown": Status(4, 409),
     "name_not_stated": Status(4, 409),
     "agent_def_dir_missing": Status(4, 409),
     "agent_def_dir_relative": Status(4, 409),
