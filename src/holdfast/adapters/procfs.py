@@ -91,6 +91,14 @@ class Procfs:
             pid = int(stat.rpartition(b")")[2].split()[1])
         return found
 
+    def words(self, pid: int) -> bytes:
+        """The words of a process's command line, each with a zero behind it; empty for one that is gone or hidden. A child
+        has its parent's until it becomes another program."""
+        try:
+            return Path(self._root, str(pid), "cmdline").read_bytes()
+        except OSError:
+            return b""
+
     def catches(self, pid: int, signal_number: int) -> bool:
         """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""
         try:

@@ -200,6 +200,12 @@ class AgentDefDirGone(Untrusted):
     code = "agent_def_dir_gone"
 
 
+class AgentEnded(HoldfastError):
+    """The agent's program ended as soon as it had begun; nothing of it is left."""
+
+    code = "agent_ended"
+
+
 class Lost(HoldfastError):
     """The caller no longer holds what it acts for; it must stop work now."""
 
@@ -386,6 +392,7 @@ STATUS: Mapping[str, Status] = {
     "agent_def_dir_missing": Status(4, 409),
     "agent_def_dir_relative": Status(4, 409),
     "agent_def_dir_gone": Status(4, 409),
+    "agent_ended": Status(1, 409),
     "lost": Status(4, 409),
     "lease_lost": Status(4, 409),
     "fenced": Status(4, 412),

@@ -11,6 +11,7 @@ from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S
 
 ANSWER_TIMEOUT_S = 3600.0
 QUIET_MS = 400
+SETTLE_S = 10.0
 
 Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
@@ -28,6 +29,7 @@ class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
     quiet_ms: Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)] = QUIET_MS
     ready_regex: str | None = None
     answer_timeout_s: Patience = ANSWER_TIMEOUT_S
+    settle_s: Patience = SETTLE_S
 
 
 class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
