@@ -56,7 +56,7 @@ def start(
 
     \b
         holdfast agents start gpu -- claude
-        holdfast agents start gpu --ready-regex '^> $' --interrupt-key Escape -- claude
+        holdfast agents start gpu --interrupt-key Escape -- claude
         tmux attach -t =HOLDFAST-gpu
 
     Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it ends. The command gets the
