@@ -28,6 +28,8 @@ pytestmark = pytest.mark.slow
 
 SHORT_S = "1.5"
 """A lease that is renewed every half second."""
+LONG_S = str(PATIENCE_S)
+"""A moment that no busy machine makes too short: what ends in it is seen when it ends."""
 
 
 @pytest.fixture
@@ -343,7 +345,7 @@ def test_a_program_that_dies_at_once_is_told_with_its_status_and_last_screen_and
 ) -> None:
     """It was said to run."""
     bench.tmux("new-session", "-d", "-s", "another")
-    ran = bench("agents", "start", "boom", "--", "sh", "-c", f"echo no such model; {script}")
+    ran = bench("agents", "start", "boom", "--watch", LONG_S, "--", "sh", "-c", f"echo no such model; {script}")
     assert (ran.status, ran.out) == (1, "")
     assert f"exit status {status}" in ran.err
     shown = ran.err.split(":\n", 1)[1].splitlines()
@@ -382,11 +384,13 @@ def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_
 
 
 def test_a_start_that_is_interrupted_in_the_first_moment_leaves_the_pane_as_it_is_later(bench: AgentBench) -> None:
-    start = bench.start("agents", "start", "gpu", "--", "sleep", "600")
+    start = bench.start("agents", "start", "gpu", "--watch", LONG_S, "--", "sleep", "600")
     agent_id = id_of("HOLDFAST-gpu")
     bench.told("agent.published", agent_id, times=2)
+    assert "remain-on-exit" in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:")
     start.send_signal(signal.SIGINT)
     start.communicate(timeout=PATIENCE_S)
+    assert start.returncode == 130
     until(lambda: "remain-on-exit" not in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:"))
     assert bench.hf.agents.resolve("gpu").record is not None
 
@@ -477,6 +481,8 @@ def test_what_is_said_of_its_terminal_is_in_its_manifest(bench: AgentBench) -> N
         (["--settle", "nan"], "settle"),
         (["--answer-timeout", "1e9"], "answer_timeout"),
         (["--quiet-ms", "0"], "--quiet-ms"),
+        (["--watch", "nan"], "--watch"),
+        (["--watch", "inf"], "--watch"),
     ],
 )
 def test_what_cannot_be_said_of_a_terminal_is_one_error_and_nothing_is_started(

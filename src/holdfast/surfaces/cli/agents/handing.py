@@ -2,8 +2,8 @@
 
 tmux gives a pane the environment of its server, which may be another's. The words of a command are everybody's to see, and
 those that start a tmux server stay in the list of processes for as long as it runs; what a tmux session is told with `-e`,
-every window of it finds. So it goes through a file that only its owner can read. And tmux does not always learn the exit status
-of a pane: the pane tells it by a FIFO.
+every window of it finds. So it goes through memory that only its owner can read. And tmux does not always learn the exit
+status of a pane: the pane tells it by a FIFO.
 """
 
 import os
@@ -18,29 +18,21 @@ _STATUS_BYTES_MAX = 16
 
 
 @contextmanager
-def handed(folder: str, environment: Mapping[bytes, bytes]) -> Iterator[str]:
-    """A file with these variables for the block. Raises Unavailable when it cannot be written."""
-    path = os.path.join(folder, f".pane-{os.getpid()}")
+def handed(environment: Mapping[bytes, bytes]) -> Iterator[str]:
+    """The path of a file with these variables, for the block. It is in memory: whoever kills this process leaves no secret on a
+    disk. Its owner alone can open it."""
+    fd = os.memfd_create("holdfast-pane")
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    try:
-        try:
-            with open(fd, "wb") as file:
-                # A variable can hold anything but a zero.
-                file.write(b"\0".join(name + b"=" + value for name, value in environment.items()))
-        except OSError as error:
-            raise _unwritable(path, error) from None
-        yield path
+        with open(fd, "wb", closefd=False) as file:
+            # A variable can hold anything but a zero.
+            file.write(b"\0".join(name + b"=" + value for name, value in environment.items()))
+        yield f"/proc/{os.getpid()}/fd/{fd}"
     finally:
-        # A pane that has not read it by now does not begin any more.
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+        os.close(fd)
 
 
 def reading(path: str, command: Sequence[str]) -> list[str]:
-    """The command, begun in the same process once the file's variables are read and the file is gone."""
+    """The command, begun in the same process once the file's variables are read."""
     # Isolated and without site packages: nothing of the tmux server's environment leads it astray, and it begins at once.
     return [sys.executable, "-I", "-S", os.path.abspath(pane_program.__file__), path, *command]
 
@@ -54,7 +46,9 @@ class ExitStatus:
             os.mkfifo(self.path, 0o600)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise Unavailable(
+                f"{self.path} cannot be made ({error.strerror}): name another folder with --session-root", outcome="none"
+            ) from None
 
     def read(self) -> int | None:
         """What was told; None when nothing was."""
@@ -92,7 +86,3 @@ def told(path: str | None) -> Iterator[Callable[[int], None]]:
     finally:
         if fd is not None:
             os.close(fd)
-
-
-def _unwritable(path: str, error: OSError) -> Unavailable:
-    return Unavailable(f"{path} cannot be written ({error.strerror}): name another folder with --session-root", outcome="none")

@@ -11,7 +11,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Liveness, probe
-from holdfast.kernel.limits import AGENT_MOMENT_S, AGENT_START_S
+from holdfast.kernel.limits import AGENT_START_S
 from holdfast.kernel.store import Listener
 
 _GLANCE_S = 0.02
@@ -27,12 +27,12 @@ class Infancy:
         self._pane = pane
         self._reserved = reserved
 
-    def outlived(self, ears: Listener) -> Agent | None:
+    def outlived(self, ears: Listener, moment_s: float) -> Agent | None:
         """Wait until the program has run for a moment, and return its record; None when it has ended. From then on its pane
         goes when it ends. Raises Unavailable when it does not come up in time."""
         with _end_of(self._pane.pid) as end:
             agent = self._published(ears, end)
-            if agent is None or self._dies(agent, end):
+            if agent is None or self._dies(agent, end, moment_s):
                 # It removes its record, and then it ends.
                 _readable(end, AGENT_START_S)
                 return None
@@ -66,7 +66,7 @@ class Infancy:
             outcome="unknown",
         )
 
-    def _dies(self, agent: Agent, end: Sequence[int]) -> bool:
+    def _dies(self, agent: Agent, end: Sequence[int], moment_s: float) -> bool:
         """Watch it for a moment from when it became the program, which may take its time on a busy machine."""
         if agent.holder is None or agent.holder.place != self._hf.processes.here():
             return False
@@ -80,7 +80,7 @@ class Infancy:
                 # The kernel tells nobody when a process becomes another program.
                 if _readable(ends, _GLANCE_S):
                     return True
-            return _readable(ends, AGENT_MOMENT_S)
+            return _readable(ends, moment_s)
         finally:
             os.close(death)
 

@@ -22,7 +22,6 @@ def environment_in(data: bytes, around: Mapping[bytes, bytes]) -> dict[bytes, by
 def main(path: str, *command: str) -> None:
     with open(path, "rb") as file:
         data = file.read()
-    os.unlink(path)
     os.execve(command[0], command, environment_in(data, os.environb))
 
 

@@ -19,12 +19,14 @@ from holdfast.domains.agents.owning import topic_of
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
 from holdfast.surfaces.cli.agents.infancy import Infancy
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import no_less_than_nothing
 from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.tmux_options import manifest_settings, words_of
@@ -37,12 +39,23 @@ _CARRIED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOLDFAST_ACTOR", "HOLDFAST
 @name_argument
 @words_argument
 @click.option("--tmux-session", "session_name", metavar="NAME", help="What to call it.  [default: as the agent]")
+@click.option(
+    "--watch",
+    "watch_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=AGENT_MOMENT_S,
+    show_default=True,
+    callback=no_less_than_nothing,
+    help="How long the command must have run before it is said to.",
+)
 @launch_options
 @store_options
 def start(
     name: str,
     words: tuple[str, ...],
     session_name: str | None,
+    watch_s: float,
     agent_id: str | None,
     tool: str | None,
     session_root: str | None,
@@ -63,8 +76,8 @@ def start(
     environment of this one. What is said by --ready-regex, --interrupt-key and the like goes into its manifest, for its
     gateway.
 
-    Returns once the command has run for a second. When it ends before, its exit status and last screen are told, nothing is
-    left behind, and the exit status is 1. It is 4 when the id or the tmux session is taken.
+    Returns once the command has run for a second (--watch). When it ends before, its exit status and last screen are told,
+    nothing is left behind, and the exit status is 1. It is 4 when the id or the tmux session is taken.
     """
     command = command_of(words, "start")
     if shutil.which(command[0]) is None:
@@ -89,13 +102,13 @@ def start(
             take_over=take_over,
             adapter=manifest_settings(adapter),
         )
-        agent = _start(hf, Launch(hf, wish), wish, session_name)
+        agent = _start(hf, Launch(hf, wish), wish, session_name, watch_s)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     words_said = f"{agent.agent_name} runs in tmux session {session_name}{pid}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else words_said)
 
 
-def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str) -> Agent:
+def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str, watch_s: float) -> Agent:
     if Tmux().liveness(session_name) is Liveness.ALIVE:
         raise Collision(
             f"there is a tmux session {session_name} already: choose another name with --tmux-session, or end it",
@@ -107,10 +120,10 @@ def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str) -> Agent
     try:
         launch.write_manifest()
         with closing(ExitStatus(launch.root)) as told:
-            with handed(launch.root, _handed_environment(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
+            with handed(_handed_environment(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
                 command = reading(path, _pane_command(launch, wish, told.path))
                 pane = tmux.start(session_name, command, folder=os.getcwd(), environment=_session_environment(hf))
-                agent = Infancy(hf, tmux, pane, reserved).outlived(ears)
+                agent = Infancy(hf, tmux, pane, reserved).outlived(ears, watch_s)
             if agent is None:
                 raise _ended(reserved, tmux, pane, told.read())
         return agent
