@@ -13,7 +13,7 @@ from holdfast.adapters.manifests import ManifestFiles
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.agents import Agent, Agents, Gateway
 from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.outside import Outside
+from holdfast.domains.agents.outside import Outside, TmuxAddress
 from holdfast.domains.agents.record import AGENTS, Identity, Runtime, Terminal, to_file
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Tx
@@ -59,6 +59,9 @@ class _NoTmux:
 
     def liveness(self, session_name: str) -> Liveness:
         return Liveness.UNKNOWN
+
+    def panes(self, session_name: str, server: TmuxAddress | None = None) -> None:
+        return None
 
 
 class _NoGateways:

@@ -12,7 +12,7 @@ from holdfast.adapters.manifests import ManifestFiles
 from holdfast.app import Holdfast, connected
 from holdfast.belonging import called, gateway_key, owner_for, owner_of
 from holdfast.domains.agents import Agent, Reason
-from holdfast.domains.agents.control import check_own, check_session, manifest_in, not_trusted
+from holdfast.domains.agents.control import check_generation, check_own, check_session, manifest_in, not_trusted
 from holdfast.domains.agents.resolving import Resolution
 from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable
@@ -63,7 +63,7 @@ def to_be_served(agent: str, settings: Settings, *, by_manifest: bool, adapt: Ad
             "is reached with --adapter",
             agent=agent,
         )
-    spec = reach_of(found.record, adapt) if by_manifest else None
+    spec = reach_of(found.record, adapt, of_its_generation=True) if by_manifest else None
     return Served(key, found.record, spec, owner_for(found.record))
 
 
@@ -82,11 +82,14 @@ def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
     return record.holder if in_tmux and record is not None else None
 
 
-def reach_of(record: Agent, adapt: Adapt = lambda spec: spec) -> AdapterSpec:
-    """How the agent of a record is reached, by its manifest. Raises one of the errors under Untrusted."""
+def reach_of(record: Agent, adapt: Adapt = lambda spec: spec, *, of_its_generation: bool = False) -> AdapterSpec:
+    """How the agent of a record is reached, by its manifest. An agent is published before its manifest is written, so that one
+    of an earlier generation is refused only if it must be `of_its_generation`. Raises one of the errors under Untrusted."""
     try:
         document = _document(manifest_in(ManifestFiles(), record))
         check_own(record, str(document.get("agent_id")), str(document.get("agent_name")))
+        if of_its_generation and "generation_id" in document:
+            check_generation(record, str(document["generation_id"]))
         spec = spec_of_manifest(document)
     except InvalidValue as error:
         raise not_trusted(record, error.message) from None

@@ -4,7 +4,10 @@ while processes publish in it."""
 import json
 import multiprocessing
 import os
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ pytestmark = pytest.mark.slow
 PREFIX = "HOUMAO-"
 GPU = id_of(f"{PREFIX}gpu")
 HOUR_S = 3600.0
+PUBLISH = ("--manifest", "/run/y/manifest.json", "--backend", "claude_headless", "--tool", "claude")
 
 
 def record(name: str, *, ends_in_s: float = HOUR_S, **more: Any) -> dict[str, Any]:
@@ -111,8 +115,7 @@ def test_its_records_are_found_under_each_form_of_their_names(tree: Tree) -> Non
 
 
 def test_a_publisher_meets_it_and_its_owner_refreshes_and_removes_it(tree: Tree) -> None:
-    words = ["--manifest", "/run/y/manifest.json", "--backend", "claude_headless", "--tool", "claude"]
-    ran = tree("agents", "publish", "gpu", *words)
+    ran = tree("agents", "publish", "gpu", *PUBLISH)
     assert ran.status == 4 and "g-gpu" in ran.err
     before = tree.read(GPU)
     assert tree("agents", "refresh", "gpu", "--generation", "g-gpu", "--lease", "90000").status == 0
@@ -123,7 +126,7 @@ def test_a_publisher_meets_it_and_its_owner_refreshes_and_removes_it(tree: Tree)
     assert tree("agents", "remove", "gpu", "--generation", "g-other").status == 4
     assert tree("agents", "remove", "gpu", "--generation", "g-gpu").status == 0
     assert not (tree.live / GPU).exists()
-    assert tree("agents", "publish", "gpu", *words).status == 0
+    assert tree("agents", "publish", "gpu", *PUBLISH).status == 0
     assert tree.read(GPU)["agent_name"] == "HOUMAO-gpu"
 
 
@@ -140,8 +143,9 @@ def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: P
     (elsewhere / "record.json").write_text("precious")
     (tree.live / "link").symlink_to(elsewhere)
     goes = {long_over["agent_id"]: "expired", id_of("HOUMAO-naive"): "damaged", "cut": "damaged", "bare": "no_record"}
+    goes |= {"link": "link"}
     stays = {GPU: "fresh", id_of("HOUMAO-cpu"): "fresh", just_over["agent_id"]: "in_grace"}
-    stays |= {"young": "in_grace", "newer": "too_new", "link": "link"}
+    stays |= {"young": "in_grace", "newer": "too_new"}
 
     before = tree.picture()
     report = tree.cleanup("--dry-run")
@@ -156,7 +160,91 @@ def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: P
     assert (elsewhere / "record.json").read_text() == "precious"
     assert tree.cleanup()["planned"] == []
     told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
-    assert {entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"} == goes.keys() - {"bare"}
+    assert {entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"} == goes.keys() - {"bare", "link"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "record", "file", "dangling"])
+def test_a_link_in_the_place_of_an_agents_folder_is_named_and_cleaned_away_without_its_target(
+    tree: Tree, tmp_path: Path, kind: str
+) -> None:
+    """It kept the id from everybody, and no cleanup took it away."""
+    elsewhere, link = tmp_path / "elsewhere", tree.live / id_of(f"{PREFIX}tpu")
+    if kind == "file":
+        elsewhere.write_text("precious")
+    elif kind != "dangling":
+        elsewhere.mkdir()
+        (elsewhere / ("record.json" if kind == "record" else "precious")).write_text("precious")
+    before = sorted((path.name, path.read_bytes()) for path in elsewhere.parent.rglob("elsewhere*") if path.is_file())
+    inside = sorted(os.listdir(elsewhere)) if elsewhere.is_dir() else []
+    link.symlink_to(elsewhere)
+    ran = tree("agents", "publish", "tpu", *PUBLISH)
+    assert ran.status == 6 and f"{link} is a symbolic link" in ran.err
+    assert whys(tree.cleanup("--dry-run")["planned"]) == {link.name: "link"} and link.is_symlink()
+    report = tree.cleanup()
+    assert whys(report["removed"]) == {link.name: "link"} and report["failed"] == []
+    assert not os.path.lexists(link)
+    assert (sorted(os.listdir(elsewhere)) if elsewhere.is_dir() else []) == inside
+    assert before == sorted((path.name, path.read_bytes()) for path in elsewhere.parent.rglob("elsewhere*") if path.is_file())
+    assert tree("agents", "publish", "tpu", *PUBLISH).status == 0
+
+
+@contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    """`chattr +i`: nobody removes, replaces or changes the file, root included."""
+    if subprocess.run(["chattr", "+i", str(path)], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +i here: be root, on a file system that has it")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+@contextmanager
+def bound(path: Path) -> Iterator[None]:
+    """A file mounted over itself, read-only: its name cannot be removed."""
+    if subprocess.run(["mount", "--bind", "-o", "ro", str(path), str(path)], capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount here: be root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.parametrize("fixed", [immutable, bound])
+def test_a_record_that_cannot_be_removed_is_told_as_failed_and_stops_nobody(
+    tree: Tree, fixed: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """It was told as removed, it stayed, and after that nobody could change anything."""
+    stuck, other = record("stuck", ends_in_s=-HOUR_S), record("other", ends_in_s=-HOUR_S)
+    tree.write(stuck)
+    tree.write(other)
+    path = tree.live / stuck["agent_id"] / "record.json"
+    before = path.read_bytes()
+    with fixed(path):
+        ran = tree("agents", "cleanup", "--json")
+        report = json.loads(ran.out)
+        assert ran.status == 6
+        assert (whys(report["failed"]), whys(report["removed"])) == (
+            {stuck["agent_id"]: "expired"},
+            {other["agent_id"]: "expired"},
+        )
+        assert str(path) in report["failed"][0]["detail"]
+        assert path.read_bytes() == before and not (tree.live / other["agent_id"]).exists()
+        told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
+        assert [entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"] == [other["agent_id"]]
+        # Nor can it be replaced, and that is told too.
+        ran = tree("agents", "publish", "stuck", *PUBLISH)
+        assert ran.status == 6 and str(path) in ran.err
+        assert tree("agents", "publish", "tpu", *PUBLISH).status == 0
+        assert path.read_bytes() == before
+    assert whys(tree.cleanup()["removed"]) == {stuck["agent_id"]: "expired"} and not path.exists()
+
+
+def test_a_folder_in_the_place_of_a_record_is_told_as_failed(tree: Tree) -> None:
+    (tree.live / "odd" / "record.json").mkdir(parents=True)
+    ran = tree("agents", "cleanup", "--json")
+    assert ran.status == 6 and whys(json.loads(ran.out)["failed"]) == {"odd": "damaged"}
+    assert (tree.live / "odd" / "record.json").is_dir()
 
 
 def _publish(task: tuple[str, str]) -> list[str]:

@@ -177,7 +177,7 @@ def test_with_a_record_only_its_process_is_typed_to(shell: Shell, tmp_path: Path
     assert shell.tmux.typed() == delivered(b"hello")
     # It lives, elsewhere.
     shell.process = Procfs().current()
-    gone(agent, "process_elsewhere")
+    gone(agent, "process_not_in_session")
     assert "@holdfast_gateway" not in shell.tmux("show-options", "-p", "-t", "=claude:")
     # And the record is that of the one which is there.
     shell.process = Procfs().of(shell.tmux.pane_pid("claude"))
@@ -189,4 +189,4 @@ def test_a_process_that_cannot_be_judged_from_here_is_not_typed_to(shell: Shell)
     shell.start_agent()
     here = Procfs().of(shell.tmux.pane_pid("claude"))
     shell.process = Holder(host_id="elsewhere", boot_id=here.boot_id, pid_ns=here.pid_ns, pid=here.pid, start_ticks=1)
-    gone(shell.gateway(), "process_unseen")
+    gone(shell.gateway(), "target_unknown")

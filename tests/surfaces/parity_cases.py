@@ -5,12 +5,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from holdfast.adapters.tmux import Tmux
 from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.kernel.errors import STATUS, Fenced
+from holdfast.kernel.holder import Holder
 from holdfast.surfaces.answers import agents as agent_answers
 from holdfast.surfaces.answers import holds as hold_answers
 from holdfast.surfaces.answers import jobs as job_answers
@@ -129,15 +131,40 @@ def _published(hf: Holdfast, n: str, **more: Any) -> Agent:
     return hf.agents.publish(f"agent-{n}", **said)
 
 
-def an_agent_with_a_manifest(hf: Holdfast, n: str) -> Facts:
+def an_agent_in_tmux(hf: Holdfast, n: str) -> Facts:
+    return _with_a_manifest(hf, n, hf.processes.of(_pane(n)))
+
+
+def an_agent_beside_its_tmux_session(hf: Holdfast, n: str) -> Facts:
+    _pane(n)
+    return _with_a_manifest(hf, n, hf.processes.current())
+
+
+def an_agent_whose_tmux_session_is_gone(hf: Holdfast, n: str) -> Facts:
+    return _with_a_manifest(hf, n, hf.processes.current())
+
+
+def an_agent_of_another_generation(hf: Holdfast, n: str) -> Facts:
+    return _with_a_manifest(hf, n, hf.processes.of(_pane(n)), generation_id="earlier")
+
+
+def _pane(n: str) -> int:
+    """The process of a tmux session of that row, begun by whichever surface comes first."""
+    if not Tmux().panes(f"session-{n}"):
+        return Tmux().start(f"session-{n}", ["sleep", "600"], folder="/", environment={}).pid
+    [pid] = Tmux().panes(f"session-{n}") or []
+    return pid
+
+
+def _with_a_manifest(hf: Holdfast, n: str, holder: Holder, **more: str) -> Facts:
     folder = Path(hf.settings.gateway_root or "", hf.store.namespace)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{n}.json"
-    agent = _published(hf, n, manifest_path=str(path))
+    agent = _published(hf, n, manifest_path=str(path), holder=holder)
     said = Manifest(
         agent_id=agent.agent_id,
         agent_name=agent.agent_name,
-        generation_id=agent.generation_id,
+        generation_id=more.get("generation_id", agent.generation_id),
         backend="claude_headless",
         tool="claude",
         working_directory="/",
@@ -785,7 +812,22 @@ AGENTS = [
         lambda hf, f: hf.agents.control_target(f"agent-{f.n}"),
         "agents target agent-{n} --json",
         {"agent": "agent-{n}"},
-        an_agent_with_a_manifest,
+        an_agent_in_tmux,
+    ),
+    *(
+        Case(
+            "agents.control_target",
+            lambda hf, f: hf.agents.control_target(f"agent-{f.n}"),
+            "agents target agent-{n} --json",
+            {"agent": "agent-{n}"},
+            given,
+            code,
+        )
+        for given, code in (
+            (an_agent_beside_its_tmux_session, "process_not_in_session"),
+            (an_agent_whose_tmux_session_is_gone, "tmux_session_gone"),
+            (an_agent_of_another_generation, "generation_mismatch"),
+        )
     ),
     Case(
         "agents.control_target",

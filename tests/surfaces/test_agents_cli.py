@@ -12,6 +12,7 @@ from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
 from tests.stores.harnesses import SqliteHarness
 from tests.surfaces.command import CommandLine, Ran
+from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -178,11 +179,18 @@ def test_target_trusts_nothing(registry: Registry) -> None:
     agent = registry.publish()
     refused(registry("agents", "target", "gpu"), 4, "manifest", "gone")
     registry.write_manifest(agent)
-    ran = registry("agents", "target", "gpu")
-    assert ran.status == 0 and "tmux session       s-1" in ran.out
-    assert json.loads(registry("agents", "target", "gpu", "--json").out)["session_name"] == "s-1"
-    refused(registry("agents", "target", "gpu", "--needs-agent-def-dir"), 4, "--agent-def-dir")
-    assert registry("agents", "target", "gpu", "--needs-agent-def-dir", "--agent-def-dir", str(registry.folder)).status == 0
+    refused(registry("agents", "target", "gpu"), 4, "no tmux session s-1")
+    with tmux_server() as tmux:
+        registry.environment.update(tmux.environment)
+        tmux("new-session", "-d", "-s", "s-1", "sleep 600")
+        ran = registry("agents", "target", "gpu")
+        assert ran.status == 0 and "tmux session       s-1" in ran.out
+        assert json.loads(registry("agents", "target", "gpu", "--json").out)["session_name"] == "s-1"
+        refused(registry("agents", "target", "gpu", "--needs-agent-def-dir"), 4, "--agent-def-dir")
+        folder = str(registry.folder)
+        assert registry("agents", "target", "gpu", "--needs-agent-def-dir", "--agent-def-dir", folder).status == 0
+        registry.write_manifest(agent, generation_id="earlier")
+        refused(registry("agents", "target", "gpu"), 4, "generation earlier", agent.generation_id)
     refused(registry("agents", "target", "s-1"), 4, "not inferred", "HOLDFAST-gpu")
     registry.write_manifest(agent, tmux=TmuxHandle(session_name="s-2"))
     refused(registry("agents", "target", "gpu"), 4, "s-1", "s-2")

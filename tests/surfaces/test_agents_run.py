@@ -12,19 +12,24 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.names import id_of
-from holdfast.kernel.errors import NotFound
+from holdfast.domains.gateway.spec import TmuxSpec, spec_of_manifest
+from holdfast.kernel.errors import NotFound, ProcessDead, ProcessNotInSession, TargetUnknown, TmuxSessionGone
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_RESERVED_S, TMUX_ANSWER_S
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
+from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.slow
 
 SHORT_S = "1.5"
 """A lease that is renewed every half second."""
+LONG_S = str(PATIENCE_S)
+"""A moment that no busy machine makes too short: what ends in it is seen when it ends."""
 
 
 @pytest.fixture
@@ -329,6 +334,224 @@ def test_a_stopped_tmux_hangs_nothing_and_proves_nothing(bench: AgentBench) -> N
     ran = bench("agents", "run", "gpu", "--", "true")
     assert ran.status == 4 and "not proved to be gone" in ran.err
     assert time.monotonic() - begun_s < 6 * TMUX_ANSWER_S
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 3", 3), ("exit 0", 0), ("kill -KILL $$", 137), ("seq 100; exit 3", 3), ("exec /nosuch/program", 127)],
+)
+def test_a_program_that_dies_at_once_is_told_with_its_status_and_last_screen_and_leaves_nothing(
+    bench: AgentBench, script: str, status: int
+) -> None:
+    """It was said to run."""
+    bench.tmux("new-session", "-d", "-s", "another")
+    ran = bench("agents", "start", "boom", "--watch", LONG_S, "--", "sh", "-c", f"echo no such model; {script}")
+    assert (ran.status, ran.out) == (1, "")
+    assert f"exit status {status}" in ran.err
+    shown = ran.err.split(":\n", 1)[1].splitlines()
+    last = [*map(str, range(1, 101))][-49:] if "seq" in script else ["no such model"]
+    assert [line for line in shown if "nosuch" not in line][-len(last) :] == last
+    assert "Pane is dead" not in ran.err
+    assert bench.tmux.sessions() == {"another"}
+    assert bench.hf.agents.list_agents() == []
+    # Neither a manifest nor what the pane was handed.
+    assert [path for path in (bench.folder / "state").rglob("*") if path.is_file()] == []
+    bench.start_agent("boom")
+
+
+def test_a_pane_that_cannot_even_publish_is_told_with_its_last_screen(bench: AgentBench) -> None:
+    broken = bench.folder / "broken"
+    (broken / "holdfast").mkdir(parents=True)
+    # The package as it is, but for a pane.
+    (broken / "holdfast" / "__init__.py").write_text(
+        "import os, sys\nif 'TMUX' in os.environ: sys.exit('it is broken')\n"
+        f"__path__.append({str(Path(holdfast.__file__).parent)!r})\nexec(open({holdfast.__file__!r}).read())\n"
+    )
+    bench.environment["PYTHONPATH"] = str(broken)
+    ran = bench("agents", "start", "boom", "--", "sleep", "600")
+    assert (ran.status, ran.out) == (1, "") and "it is broken" in ran.err
+    assert bench.tmux.sessions() == set() and bench.hf.agents.list_agents() == [] and bench.own_folders() == []
+
+
+def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_it(bench: AgentBench) -> None:
+    fifo = bench.folder / "end"
+    os.mkfifo(fifo)
+    agent = bench.start_agent("gpu", command=("sh", "-c", f"cat {fifo}; exit 3"))
+    assert "remain-on-exit" not in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:")
+    fifo.write_text("")
+    bench.told("agent.removed", agent.agent_id)
+    until(lambda: bench.tmux.sessions() == set())
+
+
+def test_a_start_that_is_interrupted_in_the_first_moment_leaves_the_pane_as_it_is_later(bench: AgentBench) -> None:
+    start = bench.start("agents", "start", "gpu", "--watch", LONG_S, "--", "sleep", "600")
+    agent_id = id_of("HOLDFAST-gpu")
+    bench.told("agent.published", agent_id, times=2)
+    assert "remain-on-exit" in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:")
+    start.send_signal(signal.SIGINT)
+    start.communicate(timeout=PATIENCE_S)
+    assert start.returncode == 130
+    until(lambda: "remain-on-exit" not in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:"))
+    assert bench.hf.agents.resolve("gpu").record is not None
+
+
+def environment_of(pid: int) -> dict[bytes, bytes]:
+    found = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(entry.split(b"=", 1) for entry in found if entry)
+
+
+def test_the_environment_of_the_caller_is_passed_on_whole_and_shown_to_nobody(bench: AgentBench) -> None:
+    """A tmux server that ran already gave its own."""
+    bench.tmux("new-session", "-d", "-s", "another")
+    mine = {
+        "FOO": "bar",
+        "SECRET": "s3cret",
+        "LINES_OF_IT": "a\nb=c\n'$(touch owned)'\n",
+        "EMPTY": "",
+        "not.a-name%%": "() { :; }",
+        "BYTES": b"\xff\xfe \xc3\xa9".decode(errors="surrogateescape"),
+        "LARGE": "x" * 100_000,
+        "TERM": "dumb",
+        "COLUMNS": "20",
+        "TMUX_PANE": "%77",
+        **{f"MANY_{number}": f"value {number};" for number in range(3000)},
+    }
+    bench.environment.update(mine)
+    agent = bench.start_agent("gpu")
+    assert agent.holder is not None
+    found = environment_of(agent.holder.pid)
+    given = {os.fsencode(name): os.fsencode(value) for name, value in bench.environment.items()}
+    own = {b"TERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION", b"TMUX", b"TMUX_PANE", b"COLUMNS"}
+    assert {name: found.get(name) for name in given if name not in own} == {n: v for n, v in given.items() if n not in own}
+    assert {name for name in found.keys() - given.keys() - own if not name.startswith(b"HOLDFAST_")} <= {b"LC_CTYPE"}
+    # The terminal is the pane's.
+    assert found[b"TMUX"].startswith(os.fsencode(bench.tmux.socket)) and found[b"TERM"] not in (b"dumb", b"")
+    assert found[b"TMUX_PANE"].decode() == bench.tmux("list-panes", "-t", "=HOLDFAST-gpu", "-F", "#{pane_id}").strip()
+    assert b"COLUMNS" not in found
+    for shown in (bench.tmux("show-environment", "-t", "=HOLDFAST-gpu"), bench.tmux("show-environment", "-g")):
+        assert "s3cret" not in shown and "FOO" not in shown
+    words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(b"s3cret" in word for word in words if b"pytest" not in word)
+    (manifest,) = bench.own_folders()
+    assert list(manifest.parent.iterdir()) == [manifest]
+
+
+def test_a_new_pane_is_large_enough_to_be_read(bench: AgentBench) -> None:
+    bench.tmux("new-session", "-d", "-s", "another")
+    bench.start_agent("gpu")
+    size = bench.tmux("list-panes", "-t", "=HOLDFAST-gpu", "-F", "#{pane_width}x#{pane_height}")
+    assert size == "200x50\n"
+
+
+def test_what_is_said_of_its_terminal_is_in_its_manifest(bench: AgentBench) -> None:
+    said = [
+        "--ready-regex",
+        "^-> $",
+        "--interrupt-key",
+        "Escape",
+        "--quiet-ms",
+        "250",
+        "--settle",
+        "2.5",
+        "--answer-timeout",
+        "90",
+    ]
+    agent = bench.start_agent("gpu", *said)
+    adapter = json.loads(Path(agent.runtime.manifest_path).read_text())["adapter"]
+    assert adapter == {
+        "kind": "tmux",
+        "ready_regex": "^-> $",
+        "interrupt": "Escape",
+        "quiet_ms": 250,
+        "settle_s": 2.5,
+        "answer_timeout_s": 90.0,
+        "socket_path": str(bench.tmux.socket),
+    }
+    spec = spec_of_manifest(json.loads(Path(agent.runtime.manifest_path).read_text()))
+    assert isinstance(spec, TmuxSpec) and (spec.session, spec.settle_s) == ("HOLDFAST-gpu", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--ready-regex", "("], "ready_regex"),
+        (["--ready-regex", " "], "ready_regex"),
+        (["--interrupt-key", "C-z"], "C-z"),
+        (["--settle", "0"], "--settle"),
+        (["--settle", "nan"], "settle"),
+        (["--answer-timeout", "1e9"], "answer_timeout"),
+        (["--quiet-ms", "0"], "--quiet-ms"),
+        (["--watch", "nan"], "--watch"),
+        (["--watch", "inf"], "--watch"),
+    ],
+)
+def test_what_cannot_be_said_of_a_terminal_is_one_error_and_nothing_is_started(
+    bench: AgentBench, words: list[str], names: str
+) -> None:
+    ran = bench("agents", "start", "gpu", *words, "--", "sleep", "600")
+    assert (ran.status, ran.out) == (2, "") and names in ran.err and "Traceback" not in ran.err
+    assert bench.tmux.sessions() == set() and bench.own_folders() == []
+    assert [entry for batch in bench.hf.log.since() for entry in batch.entries] == []
+
+
+def test_an_agent_without_a_terminal_is_not_told_of_one(bench: AgentBench) -> None:
+    ran = bench("agents", "run", "gpu", "--ready-regex", "> $", "--", "touch", "begun")
+    assert ran.status == 2 and "tmux" in ran.err
+    assert not (bench.folder / "begun").exists() and bench.hf.agents.list_agents() == []
+
+
+def test_a_strangers_tmux_session_of_the_same_name_is_no_target(bench: AgentBench) -> None:
+    """A prompt ran in the stranger's shell."""
+    agent = bench.start_agent("gpu")
+    assert agent.holder is not None
+    assert bench("agents", "target", "gpu").status == 0
+    pane = bench.tmux.pane_pid("HOLDFAST-gpu")
+    for pid in (pane, agent.holder.pid):
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)
+    until(lambda: bench.tmux.sessions() == set())
+    for made in (False, True):
+        if made:
+            bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sh")
+        ran = bench("agents", "target", "gpu")
+        assert (ran.status, ran.out) == (4, "") and f"process {agent.holder.pid}" in ran.err
+        with pytest.raises(ProcessDead):
+            bench.hf.agents.control_target("gpu")
+
+
+def test_a_living_agent_is_no_target_under_the_name_of_a_strangers_tmux_session(bench: AgentBench) -> None:
+    bench.start_agent("gpu")
+    bench.tmux("rename-session", "-t", "=HOLDFAST-gpu", "elsewhere")
+    with pytest.raises(TmuxSessionGone):
+        bench.hf.agents.control_target("gpu")
+    bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sh")
+    ran = bench("agents", "target", "gpu")
+    assert (ran.status, ran.out) == (4, "")
+    with pytest.raises(ProcessNotInSession):
+        bench.hf.agents.control_target("gpu")
+
+
+def test_a_tmux_that_does_not_answer_makes_no_target(bench: AgentBench) -> None:
+    bench.start_agent("gpu")
+    bench.tmux.stop()
+    with pytest.raises(TargetUnknown, match="tmux does not say"):
+        bench.hf.agents.control_target("gpu")
+
+
+def test_an_agent_on_another_tmux_server_is_found_by_its_manifest(bench: AgentBench) -> None:
+    with tmux_server() as another:
+        another("new-session", "-d", "-s", "mine")
+        bench.environment["TMUX"] = another("display-message", "-p", "-t", "=mine:", "#{socket_path},#{pid},0").strip()
+        agent = bench.start_agent("gpu")
+        del bench.environment["TMUX"]
+        assert another.sessions() == {"mine", "HOLDFAST-gpu"} and bench.tmux.sessions() == set()
+        ran = bench("agents", "target", "gpu")
+        assert ran.status == 0, ran.err
+        # One of the same name on the user's own is not taken for it.
+        bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sh")
+        another("kill-session", "-t", "=HOLDFAST-gpu")
+        bench.told("agent.removed", agent.agent_id)
+        assert bench("agents", "target", "gpu").status == 1
 
 
 def test_a_second_start_is_refused_and_leaves_nothing(bench: AgentBench) -> None:

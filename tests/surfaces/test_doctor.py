@@ -340,6 +340,33 @@ def test_a_store_of_a_newer_program(clinic: Clinic, newer: str) -> None:
     assert exit_status(found) == 7
 
 
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [("{", "record_invalid"), ('{"schema_version": 99}', "schema_too_new")],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_an_agents_record_that_no_list_can_show(clinic: Clinic, tmp_path: Path, kind: str, damage: str, code: str) -> None:
+    """`agents list` ended with 7, and all was well."""
+    if kind == "files":
+        clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
+    with clinic.connect() as hf:
+        for name in ("gpu", "cpu"):
+            agent = hf.agents.publish(name, backend="command", tool="t", manifest_path="/m")
+    if kind == "files":
+        [record] = clinic.folder.rglob(f"{agent.agent_id}/record.json")
+        record.write_text(damage)
+    else:
+        with closing(sqlite3.connect(clinic.path)) as raw, raw:
+            [[table]] = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%agents'").fetchall()
+            changed = raw.execute(f"UPDATE {table} SET value = ? WHERE key = ?", (damage.encode(), agent.agent_id))
+            assert changed.rowcount == 1
+    command = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))
+    assert command("agents", "list").status == 7
+    assert command("doctor").status == 7
+    [found] = clinic.look("schema")
+    assert (found.verdict, found.code) == (Verdict.FAIL, code) and agent.agent_id in found.says and found.mend
+
+
 def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
     clinic.used()
     script = (

@@ -79,6 +79,7 @@ def test_all_forms_of_a_name_are_one_agent_with_one_gateway(bench: AgentBench, s
         ({"tmux": {"session_name": "somebody-else"}}, "tmux_session_mismatch"),
         ({"agent_name": "HOLDFAST-cpu"}, "manifest_mismatch"),
         ({"agent_id": "another"}, "manifest_mismatch"),
+        ({"generation_id": "11111111-1111-4111-8111-111111111111"}, "generation_mismatch"),
     ],
 )
 def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wrong: dict[str, object], code: str) -> None:

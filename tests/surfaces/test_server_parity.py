@@ -17,6 +17,7 @@ from tests.surfaces.gateway_http import served as gateway_served
 from tests.surfaces.parity import Case, by_command, by_http, by_library, same
 from tests.surfaces.parity_cases import GATEWAYS, TABLE, a_broker
 from tests.surfaces.server_http import Served, served
+from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,8 @@ def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         _surroundings(patch, folder)
         with (
+            tmux_server() as tmux,
+            _found_by_all(patch, tmux),
             connect(url, namespace="parity-library") as library,
             connect(url, namespace="parity-command") as command,
             connect(url, namespace="parity-http") as http,
@@ -50,6 +53,14 @@ def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             yield Surfaces(url, library, command, world)
     if server is not None:
         server.drop(url)
+
+
+@contextmanager
+def _found_by_all(patch: pytest.MonkeyPatch, tmux: TmuxServer) -> Iterator[None]:
+    """The tmux of the agents in the table."""
+    for name, value in tmux.environment.items():
+        patch.setenv(name, value)
+    yield
 
 
 @contextmanager

@@ -1,15 +1,18 @@
 """The tmux adapter, on a real tmux."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.tmux import Tmux
+from holdfast.adapters.tmux import Pane, Tmux, socket_path
+from holdfast.domains.agents.outside import TmuxAddress
 from holdfast.kernel.errors import Collision, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
+from tests.patience import until
 from tests.tmux_server import TmuxServer, tmux_server
 
 
@@ -21,8 +24,8 @@ def tmux(monkeypatch: pytest.MonkeyPatch) -> Iterator[TmuxServer]:
         yield server
 
 
-def start(name: str, *command: str, folder: str = "/", **environment: str) -> None:
-    Tmux().start(name, command or ("sleep", "600"), folder=folder, environment=environment)
+def start(name: str, *command: str, folder: str = "/", **environment: str) -> Pane:
+    return Tmux().start(name, command or ("sleep", "600"), folder=folder, environment=environment)
 
 
 def test_a_tmux_session_is_alive_until_it_is_killed(tmux: TmuxServer) -> None:
@@ -60,6 +63,81 @@ def test_a_command_gets_its_words_folder_and_environment(tmux: TmuxServer, tmp_p
     )
     assert out.read_text() == "|".join(["m n", *words, ""])
     assert Path(f"{out}.pwd").read_text().strip() == str(tmp_path)
+
+
+def test_the_processes_of_a_tmux_sessions_panes(tmux: TmuxServer) -> None:
+    assert Tmux().panes("s-1") == []
+    assert not list(tmux.folder.rglob("default")), "looking starts no server"
+    first = start("s-1")
+    start("s-11")
+    assert Tmux().panes("s-1") == [first.pid] == [tmux.pane_pid("s-1")]
+    tmux("new-window", "-d", "-t", "=s-1:", "sleep 600")
+    tmux("new-window", "-d", "-t", "=s-1:", "true", ";", "set-option", "-w", "-t", "=s-1:2", "remain-on-exit", "on")
+    until(lambda: "1" in tmux("list-panes", "-s", "-t", "=s-1", "-F", "#{pane_dead}").split())
+    found = Tmux().panes("s-1")
+    assert found is not None and len(found) == 2 and first.pid in found
+    for other in ("s", "s-?", "=s-1", "$0", "", "a:b"):
+        assert Tmux().panes(other) == []
+    tmux.stop()
+    assert Tmux(limit_s=0.5).panes("s-1") is None
+
+
+def test_another_tmux_server_is_asked_by_its_socket(tmux: TmuxServer) -> None:
+    with tmux_server() as another:
+        another("new-session", "-d", "-s", "s-1", "sleep 600")
+        server = TmuxAddress(socket_path=str(another.socket))
+        assert Tmux().panes("s-1", server) == [another.pane_pid("s-1")]
+        assert Tmux().panes("s-1") == []
+        # Its silence says nothing of the other.
+        program = Tmux(limit_s=0.5)
+        another.stop()
+        assert program.panes("s-1", server) is None and program.panes("s-1") == []
+        another.go_on()
+    assert Tmux().panes("s-1", TmuxAddress(socket_path="/nosuch/socket")) == []
+    tmux("-L", "lab", "new-session", "-d", "-s", "s-1", "sleep 600")
+    try:
+        assert len(Tmux().panes("s-1", TmuxAddress(socket_name="lab")) or []) == 1
+    finally:
+        tmux("-L", "lab", "kill-server")
+
+
+def test_the_socket_is_where_tmux_itself_finds_its_server(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = socket_path()
+    start("s-1")
+    assert tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path}").strip() == expected == str(tmux.socket)
+    monkeypatch.setenv("TMUX", "/a,b/default,123,0")
+    assert socket_path() == "/a,b/default"
+    monkeypatch.delenv("TMUX")
+    monkeypatch.setenv("TMUX_TMPDIR", "/nosuch")
+    assert socket_path() == f"/tmp/tmux-{os.getuid()}/default"
+
+
+def test_a_new_pane_stays_until_it_is_left_or_removed(tmux: TmuxServer) -> None:
+    start("keep")
+    dying = start("s-1", "sh", "-c", "echo last words; exit 3")
+    until(lambda: Tmux().has_ended(dying))
+    assert not Tmux().leave(dying) and "s-1" in tmux.sessions()
+    ended = Tmux().remove(dying)
+    # tmux does not always learn the status.
+    assert ended.screen == "last words" and ended.status in (3, None)
+    assert tmux.sessions() == {"keep"}
+    assert Tmux().remove(dying) == (None, "") and Tmux().has_ended(dying) and not Tmux().leave(dying)
+
+    living = start("s-2")
+    assert Tmux().leave(living) and not Tmux().has_ended(living)
+    assert Tmux(limit_s=0.5).remove(living).status is None
+    assert tmux.sessions() == {"keep", "s-2"}, "what lives is not removed"
+    os.kill(living.pid, signal.SIGKILL)
+    until(lambda: tmux.sessions() == {"keep"})
+
+
+def test_words_that_end_in_a_semicolon_end_no_command(tmux: TmuxServer, tmp_path: Path) -> None:
+    folder = tmp_path / "odd;"
+    folder.mkdir()
+    out = tmp_path / "out"
+    os.mkfifo(out)
+    start("s-1", "sh", "-c", f'echo "$PWD $MARK" > {out}', folder=str(folder), MARK="m;")
+    assert out.read_text() == f"{folder} m;\n"
 
 
 def test_a_second_one_of_a_name_is_refused(tmux: TmuxServer) -> None:

@@ -12,7 +12,7 @@ from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
 from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
 from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
-from holdfast.domains.agents.outside import Outside
+from holdfast.domains.agents.outside import Outside, TmuxAddress
 from holdfast.domains.agents.record import AGENTS
 from holdfast.kernel.debris import Debris
 from holdfast.kernel.holder import Holder, Liveness
@@ -76,6 +76,8 @@ class FakeTmux:
 
     def __init__(self) -> None:
         self.sessions: set[str] | None = set()
+        self.pane_pids: dict[str, list[int]] = {}
+        self.servers: list[TmuxAddress | None] = []
         self.asked = 0
 
     def liveness(self, session_name: str) -> Liveness:
@@ -83,6 +85,12 @@ class FakeTmux:
         if self.sessions is None:
             return Liveness.UNKNOWN
         return Liveness.ALIVE if session_name in self.sessions else Liveness.DEAD
+
+    def panes(self, session_name: str, server: TmuxAddress | None = None) -> list[int] | None:
+        self.servers.append(server)
+        if self.sessions is None:
+            return None
+        return self.pane_pids.get(session_name, [99]) if session_name in self.sessions else []
 
 
 class FakeGateways:
@@ -143,6 +151,13 @@ class World:
             **more,
         }
         ManifestFiles().write(agent.runtime.manifest_path, as_json(Manifest(**facts)))
+
+    def in_pane(self, pid: int = 7, session_name: str = "s-1") -> Holder:
+        """A process that lives in the pane of a tmux session of its own."""
+        assert self.tmux.sessions is not None
+        self.tmux.sessions.add(session_name)
+        self.tmux.pane_pids[session_name] = [pid]
+        return self.process(pid)
 
     def process(self, pid: int) -> Holder:
         """A process that lives on the machine."""

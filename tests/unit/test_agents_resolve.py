@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.manifest import RestAdapter, TmuxHandle
+from holdfast.domains.agents.manifest import RestAdapter, TmuxAdapter, TmuxHandle
 from holdfast.domains.agents.names import id_of
+from holdfast.domains.agents.outside import TmuxAddress
 from holdfast.domains.gateway.spec import spec_of_manifest
 from holdfast.kernel import errors
 from holdfast.kernel.clock import render
@@ -157,7 +158,7 @@ def test_an_id_counts_before_a_name_while_it_is_fresh(world: World) -> None:
 
 def target(world: World, agent: Agent | None = None, **more: Any) -> Agent:
     """An agent that may be controlled, but for what the test says of its manifest."""
-    published = world.publish() if agent is None else agent
+    published = world.publish(holder=world.in_pane()) if agent is None else agent
     world.manifest(published, **more)
     return published
 
@@ -239,7 +240,9 @@ def test_tmux_session_mismatch(world: World) -> None:
     world.manifest(agent, tmux=None)
     refused(world, errors.TmuxSessionMismatch)
     # Nothing falls back to another that would do.
-    target(world, world.publish("other", manifest_path=str(world.folder / "other.json")))
+    other = {"manifest_path": str(world.folder / "other.json"), "session_name": "s-3", "holder": world.in_pane(8, "s-3")}
+    target(world, world.publish("other", **other))
+    assert world.agents.control_target("other").session_name == "s-3"
     refused(world, errors.TmuxSessionMismatch)
 
 
@@ -266,22 +269,108 @@ def test_agent_def_dir_relative(world: World) -> None:
 
 
 def test_agent_def_dir_gone(world: World) -> None:
-    target(world, world.publish(agent_def_dir=str(world.folder / "defs")))
+    target(world, world.publish(agent_def_dir=str(world.folder / "defs"), holder=world.in_pane()))
     refused(world, errors.AgentDefDirGone)
     (world.folder / "defs").write_text("a file is no folder")
     refused(world, errors.AgentDefDirGone)
 
 
 def test_an_override_beats_the_record(world: World) -> None:
-    agent = target(world, world.publish(agent_def_dir=str(world.folder / "gone")))
+    agent = target(world, world.publish(agent_def_dir=str(world.folder / "gone"), holder=world.in_pane()))
     found = world.agents.control_target("gpu", str(world.folder))
     assert (found.record, found.agent_def_dir) == (agent, str(world.folder))
     refused(world, errors.AgentDefDirGone, agent_def_dir=str(world.folder / "gone too"))
 
 
+# --- the process behind the name ---
+
+
+def test_generation_mismatch(world: World) -> None:
+    agent = target(world, generation_id="earlier")
+    fields = refused(world, errors.GenerationMismatch).fields
+    assert (fields["published"], fields["manifest"]) == (agent.generation_id, "earlier")
+
+
+def test_a_dead_process_is_refused_whoever_is_in_a_tmux_session_of_that_name(world: World) -> None:
+    target(world)
+    world.machine.end(7)
+    assert refused(world, errors.ProcessDead).fields["pid"] == 7
+    # A stranger makes a tmux session of the same name, and is even given the same pid.
+    world.tmux.pane_pids["s-1"] = [50]
+    refused(world, errors.ProcessDead)
+    world.in_pane()
+    refused(world, errors.ProcessDead)
+    world.tmux.sessions = set()
+    refused(world, errors.ProcessDead)
+
+
+def test_a_living_process_whose_tmux_session_is_gone_or_another_s(world: World) -> None:
+    target(world)
+    world.tmux.pane_pids["s-1"] = [50, 51]
+    refused(world, errors.ProcessNotInSession)
+    world.tmux.sessions = {"s-12"}
+    refused(world, errors.TmuxSessionGone)
+    world.tmux.sessions, world.tmux.pane_pids["s-1"] = {"s-1"}, []
+    refused(world, errors.TmuxSessionGone)
+
+
+def test_a_descendant_of_a_panes_process_is_in_it(world: World) -> None:
+    """A command under `agents run` in a shell is the child of a child of the pane's process."""
+    agent = target(world)
+    for pid in (20, 21):
+        world.machine.begin(pid)
+    world.machine.parents.update({7: 21, 21: 20, 20: 1})
+    world.tmux.pane_pids["s-1"] = [50, 20]
+    assert world.agents.control_target("gpu").record == agent
+    # Nor does one whose parent died count any more: it is not the pane's program.
+    world.machine.end(21)
+    refused(world, errors.ProcessNotInSession)
+
+
+def test_parents_in_a_circle_end(world: World) -> None:
+    target(world)
+    world.machine.parents.update({7: 8, 8: 7})
+    world.machine.begin(8)
+    world.tmux.pane_pids["s-1"] = [50]
+    refused(world, errors.ProcessNotInSession)
+
+
+def test_what_cannot_be_seen_is_refused_in_words_of_its_own(world: World) -> None:
+    agent = target(world)
+    world.tmux.sessions = None
+    assert "tmux does not say" in refused(world, errors.TargetUnknown).message
+    world.tmux.sessions = {"s-1"}
+    assert agent.holder is not None
+    world.put(replace(agent, holder=replace(agent.holder, host_id="elsewhere")))
+    assert "cannot be seen" in refused(world, errors.TargetUnknown).message
+    world.put(replace(agent, holder=replace(agent.holder, pid_ns=99)))
+    refused(world, errors.TargetUnknown)
+
+
+def test_of_a_record_without_a_process_only_the_tmux_session_is_looked_for(world: World) -> None:
+    agent = target(world, world.publish())
+    if not world.store.embedded:
+        # It may be on any machine, and a tmux session of that name here another's.
+        refused(world, errors.TargetUnknown)
+        return
+    refused(world, errors.TmuxSessionGone)
+    world.tmux.sessions = {"s-1"}
+    assert world.agents.control_target("gpu").record == agent
+    world.tmux.sessions = None
+    refused(world, errors.TargetUnknown)
+
+
+@pytest.mark.parametrize("server", [TmuxAddress(), TmuxAddress(socket_name="lab"), TmuxAddress(socket_path="/run/tmux")])
+def test_the_tmux_server_that_the_manifest_names_is_asked(world: World, server: TmuxAddress) -> None:
+    said = {name: value for name, value in server._asdict().items() if value is not None}
+    target(world, adapter=TmuxAdapter(**said))
+    world.agents.control_target("gpu")
+    assert world.tmux.servers == [server if said else None]
+
+
 def test_every_hard_error_has_a_code_of_its_own() -> None:
     kinds = errors.Untrusted.__subclasses__()
-    assert len({kind.code for kind in kinds} | {"untrusted"}) == len(kinds) + 1 == 11
+    assert len({kind.code for kind in kinds} | {"untrusted"}) == len(kinds) + 1 == 16
 
 
 # --- manifests ---
@@ -306,6 +395,8 @@ MANIFEST = {
         ({"schema_version": 2}, "schema_version"),
         ({"adapter": {"kind": "telnet"}}, "adapter.kind"),
         ({"adapter": {"kind": "tmux", "quiet_ms": -1}}, "adapter.quiet_ms"),
+        ({"adapter": {"kind": "tmux", "ready_regex": "("}}, "ready_regex"),
+        ({"adapter": {"kind": "tmux", "settle_s": 0}}, "adapter.settle_s"),
         ({"adapter": {"kind": "command"}}, "adapter"),
         ({"adapter": {"kind": "command", "command": []}}, "adapter.command"),
         ({"adapter": {"kind": "rest", "base_url": "ftp://x", "terminal_id": "t"}}, "adapter.base_url"),
@@ -351,6 +442,7 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
                 "socket_name": "lab",
                 "socket_path": "/run/tmux",
                 "answer_timeout_s": 60.0,
+                "settle_s": 2.0,
             },
             {"session"},
         ),

@@ -50,6 +50,7 @@ class Machine:
         self._mutex = threading.Lock()
         self._living: dict[int, int] = {}
         self.stopped: set[int] = set()
+        self.parents: dict[int, int] = {}
         self._watched: dict[int, list[int]] = {}
 
     def begin(self, pid: int) -> "Seat":
@@ -66,7 +67,9 @@ class Machine:
 
     def sight(self, pid: int) -> Sighting | None:
         ticks = self._living.get(pid)
-        return None if ticks is None else Sighting(start_ticks=ticks, zombie=False, stopped=pid in self.stopped)
+        if ticks is None:
+            return None
+        return Sighting(start_ticks=ticks, zombie=False, stopped=pid in self.stopped, parent_pid=self.parents.get(pid, 0))
 
     def watch(self, pid: int, start_ticks: int) -> int | None:
         """A descriptor for the watcher to close; the other end closes when the process ends."""

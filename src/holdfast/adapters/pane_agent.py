@@ -34,14 +34,14 @@ def recorded_agent(holder: Holder, screen: Screen, processes: Procfs) -> PaneAge
     """The process on an agent's record, if it is alive and in the pane of that screen."""
     who = f"the agent's recorded process {holder.pid}"
     if holder.place != processes.here():
-        return PaneAgent(None, reason="process_unseen", detail=f"{who} runs on another machine or in another container")
+        return PaneAgent(None, reason="target_unknown", detail=f"{who} runs on another machine or in another container")
     found = processes.terminal_use(holder.pid)
     if found is None or found.start_ticks != holder.start_ticks:
         return PaneAgent(None, reason="process_dead", detail=f"{who} has ended")
     pane = processes.terminal_use(screen.pane_pid)
     if pane is None or pane.terminal == 0 or found.terminal != pane.terminal:
         detail = f"{who} is not in pane {screen.pane_id}, where {screen.program or 'another program'} runs"
-        return PaneAgent(None, reason="process_elsewhere", detail=detail)
+        return PaneAgent(None, reason="process_not_in_session", detail=detail)
     return _in_pane(holder.pid, found, processes)
 
 
@@ -50,7 +50,7 @@ def foreground_agent(screen: Screen, processes: Procfs) -> PaneAgent:
     pane = processes.terminal_use(screen.pane_pid)
     if pane is None:
         detail = f"the process {screen.pane_pid} of pane {screen.pane_id} cannot be seen from here"
-        return PaneAgent(None, reason="process_unseen", detail=detail)
+        return PaneAgent(None, reason="target_unknown", detail=detail)
     current = processes.terminal_use(pane.foreground)
     # The first process of a pipeline may end before the others: then the group has no leader to tell the start of.
     process = f"{pane.foreground}.{0 if current is None else current.start_ticks}"

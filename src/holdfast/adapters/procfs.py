@@ -68,7 +68,9 @@ class Procfs:
         # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
         # files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
-        return Sighting(start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES)
+        return Sighting(
+            start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES, parent_pid=int(fields[1])
+        )
 
     def terminal_use(self, pid: int) -> TerminalUse | None:
         """How a live process is tied to a terminal; None when there is no such process, or it is hidden from us."""
@@ -111,6 +113,14 @@ class Procfs:
             except (NotFound, OSError):
                 break
         return found
+
+    def words(self, pid: int) -> bytes:
+        """The words of a process's command line, each with a zero behind it; empty for one that is gone or hidden. A child
+        has its parent's until it becomes another program."""
+        try:
+            return Path(self._root, str(pid), "cmdline").read_bytes()
+        except OSError:
+            return b""
 
     def catches(self, pid: int, signal_number: int) -> bool:
         """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""

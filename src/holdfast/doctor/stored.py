@@ -15,6 +15,8 @@ from holdfast.kernel.errors import HoldfastError, NotFound, StoreCorrupt, Unavai
 from holdfast.kernel.limits import CLOCK_SKEW_S, DISK_FREE_BYTES_MIN, DOCTOR_CHECK_S
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Damage
+from holdfast.kernel.wording import counted
 from holdfast.spaces import all_spaces
 from holdfast.stores.opening import sqlite_path
 from holdfast.stores.sqlite.filesystem import NETWORK, type_of
@@ -77,7 +79,7 @@ def _to_be_made(path: Path) -> Finding:
 
 
 def schema(hf: Holdfast) -> list[Finding]:
-    """Whether this program understands every kind of record that is there."""
+    """Whether this program understands every kind of record that is there, and every agent's record."""
     spaces: list[Space[Any]] = [space for space in all_spaces() if not space.volatile]
     too_new = []
     for space in spaces:
@@ -88,7 +90,18 @@ def schema(hf: Holdfast) -> list[Finding]:
             raise
         except HoldfastError as error:
             too_new.append(failed("schema", error))
-    return too_new or [ok("schema", f"all {len(spaces)} kinds of records are understood")]
+    return too_new or _agents(hf) or [ok("schema", f"all {len(spaces)} kinds of records are understood")]
+
+
+def _agents(hf: Holdfast) -> list[Finding]:
+    """The records that `holdfast agents list` cannot show, and ends with this exit status for."""
+    damaged: Damage = []
+    hf.agents.list_agents(limit=0, damaged=damaged)
+    if not damaged:
+        return []
+    found = failed("schema", damaged[0])
+    number = counted(len(damaged), "agent's record", "agents' records")
+    return [fail("schema", f"{number} cannot be read: {found.says}", found.mend, found.code)]
 
 
 def clocks(hf: Holdfast, clock: Clock) -> Iterator[Finding]:

@@ -18,13 +18,14 @@ class Leftover(NamedTuple):
 
 @runtime_checkable
 class Debris(Protocol):
-    """A store that can tell of such things, and remove them. Links are told of as such and never followed."""
+    """A store that can tell of such things, and remove them. Links are never followed: what one leads to stays as it is."""
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """What is there beside records. What cannot be looked at is told as unreadable, and hides nothing else."""
         ...
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove a folder that still has no record and did not change for so long, in one step with that check against
-        whoever writes one. False when it is not so any more. Raises HoldfastError when it cannot be done."""
+        """Remove a folder that still has no record and did not change for so long, or a link itself however young, in one
+        step with that check against whoever writes one. False when it is not so any more. Raises HoldfastError when it cannot
+        be done."""
         ...

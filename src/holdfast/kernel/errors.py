@@ -147,6 +147,36 @@ class TmuxSessionMismatch(Untrusted):
     code = "tmux_session_mismatch"
 
 
+class GenerationMismatch(Untrusted):
+    """The manifest is that of another generation than the record."""
+
+    code = "generation_mismatch"
+
+
+class ProcessDead(Untrusted):
+    """The process that the record names is dead."""
+
+    code = "process_dead"
+
+
+class TmuxSessionGone(Untrusted):
+    """There is no tmux session of that name with a live pane."""
+
+    code = "tmux_session_gone"
+
+
+class ProcessNotInSession(Untrusted):
+    """The process that the record names lives, but not in the tmux session: that is another's."""
+
+    code = "process_not_in_session"
+
+
+class TargetUnknown(Untrusted):
+    """It cannot be seen from here whether the process that the record names is in the tmux session."""
+
+    code = "target_unknown"
+
+
 class NameNotStated(Untrusted):
     """A tmux session's name was given, from which no agent's name is inferred."""
 
@@ -169,6 +199,12 @@ class AgentDefDirGone(Untrusted):
     """The agent definition folder is not there."""
 
     code = "agent_def_dir_gone"
+
+
+class AgentEnded(HoldfastError):
+    """The agent's program ended as soon as it had begun; nothing of it is left."""
+
+    code = "agent_ended"
 
 
 class Lost(HoldfastError):
@@ -354,10 +390,16 @@ STATUS: Mapping[str, Status] = {
     "manifest_mismatch": Status(4, 409),
     "not_tmux_backed": Status(4, 409),
     "tmux_session_mismatch": Status(4, 409),
+    "generation_mismatch": Status(4, 409),
+    "process_dead": Status(4, 409),
+    "tmux_session_gone": Status(4, 409),
+    "process_not_in_session": Status(4, 409),
+    "target_unknown": Status(4, 409),
     "name_not_stated": Status(4, 409),
     "agent_def_dir_missing": Status(4, 409),
     "agent_def_dir_relative": Status(4, 409),
     "agent_def_dir_gone": Status(4, 409),
+    "agent_ended": Status(1, 409),
     "lost": Status(4, 409),
     "lease_lost": Status(4, 409),
     "fenced": Status(4, 412),

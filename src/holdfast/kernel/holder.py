@@ -37,6 +37,8 @@ class Sighting(NamedTuple):
     zombie: bool
     stopped: bool = False
     """It lives and does nothing until it is continued."""
+    parent_pid: int = 0
+    """Its parent in the same namespace; 0 when it has none there, or it is hidden from us."""
 
 
 class Holder(Plain, frozen=True, kw_only=True):

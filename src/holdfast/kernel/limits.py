@@ -211,6 +211,10 @@ AGENT_GRACE_S = 300.0
 AGENT_START_S = 20.0
 """How long `agents start` waits for the agent to come up in its tmux session."""
 
+AGENT_MOMENT_S = 1.0
+"""How long `agents start` watches a program once it has begun. Most of what dies at once (a wrong option, a missing file or
+library, no login) does so within that; a person waits that much longer for a program that is well."""
+
 TMUX_ANSWER_S = 5.0
 """How long tmux may take to answer. A server that is silent for longer is neither dead nor alive: that is unknown."""
 

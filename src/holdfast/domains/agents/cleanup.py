@@ -35,7 +35,7 @@ class Why(enum.Enum):
     CHANGED = "changed"
 
 
-REMOVED_FOR = frozenset({Why.DAMAGED, Why.EXPIRED, Why.GONE, Why.NO_RECORD})
+REMOVED_FOR = frozenset({Why.DAMAGED, Why.EXPIRED, Why.GONE, Why.NO_RECORD, Why.LINK})
 """For which reasons something goes; for every other it stays."""
 
 
@@ -139,7 +139,7 @@ def _remove(
     cleared: Callable[[Agent], None],
 ) -> bool:
     """Remove one thing if it is still as it was found."""
-    if item.why is Why.NO_RECORD:
+    if item.why in (Why.NO_RECORD, Why.LINK):
         return debris is not None and debris.remove_leftover(AGENTS, item.agent_id, older_than_s=grace_s)
     # A process that is dead stays dead, so this may be asked outside; what is asked inside is whether it is still that one.
     seen = _get(store, item.agent_id)

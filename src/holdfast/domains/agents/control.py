@@ -2,12 +2,13 @@
 its own, and never leads to another target."""
 
 import os
+from collections.abc import Collection
 
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.backends import tmux_backed
 from holdfast.domains.agents.manifest import Manifest
 from holdfast.domains.agents.names import bare
-from holdfast.domains.agents.outside import Files
+from holdfast.domains.agents.outside import Files, Outside, TmuxAddress
 from holdfast.domains.agents.record import AGENTS, Agent
 from holdfast.domains.agents.resolving import Reason, resolve
 from holdfast.kernel.codec import Plain
@@ -15,6 +16,7 @@ from holdfast.kernel.errors import (
     AgentDefDirGone,
     AgentDefDirMissing,
     AgentDefDirRelative,
+    GenerationMismatch,
     InvalidValue,
     ManifestInvalid,
     ManifestMismatch,
@@ -22,9 +24,16 @@ from holdfast.kernel.errors import (
     ManifestPathRelative,
     NameNotStated,
     NotTmuxBacked,
+    ProcessDead,
+    ProcessNotInSession,
+    TargetUnknown,
+    TmuxSessionGone,
     TmuxSessionMismatch,
 )
+from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.store import Store
+
+_ANCESTORS_MAX = 64
 
 
 class Target(Plain, frozen=True, kw_only=True):
@@ -37,19 +46,20 @@ class Target(Plain, frozen=True, kw_only=True):
 
 
 def control_target(
-    store: Store, files: Files, asked: str, prefix: str, *, agent_def_dir: str | None, needs_agent_def_dir: bool
+    store: Store, outside: Outside, asked: str, prefix: str, *, agent_def_dir: str | None, needs_agent_def_dir: bool
 ) -> Target:
     """Resolve a name or an id, and check all that the record points at. Raises as `Agents.control_target` says."""
     resolution = resolve(store, asked, prefix)
     if resolution.reason is Reason.MISSING:
         _refuse_tmux_names(store, asked)
     record = resolution.unwrap()
-    manifest = _manifest(files, record)
+    manifest = _manifest(outside.files, record)
     session_name = _session_name(record, manifest)
     needed = needs_agent_def_dir or manifest.agent_def_dir is not None or record.runtime.agent_def_dir is not None
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
     if needed or folder is not None:
-        folder = _checked_folder(files, record, folder)
+        folder = _checked_folder(outside.files, record, folder)
+    check_process(record, session_name, manifest.tmux_server, outside, embedded=store.embedded)
     return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
 
 
@@ -96,6 +106,7 @@ def _manifest(files: Files, record: Agent) -> Manifest:
     except InvalidValue as error:
         raise not_trusted(record, error.message) from None
     check_own(record, manifest.agent_id, manifest.agent_name)
+    check_generation(record, manifest.generation_id)
     return manifest
 
 
@@ -108,6 +119,20 @@ def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
             f"({record.agent_id}): publish each agent with its own",
             agent_id=record.agent_id,
             manifest_path=path,
+        )
+
+
+def check_generation(record: Agent, generation_id: str) -> None:
+    """Is the manifest that states this generation that of the record's? Raises GenerationMismatch."""
+    if generation_id != record.generation_id:
+        path = record.runtime.manifest_path
+        raise GenerationMismatch(
+            f"the manifest {path} is that of generation {generation_id}, and {record.agent_name} is published by generation "
+            f"{record.generation_id}: start the agent again, or publish it with the manifest of its own",
+            agent_id=record.agent_id,
+            manifest_path=path,
+            published=record.generation_id,
+            manifest=generation_id,
         )
 
 
@@ -132,6 +157,71 @@ def _session_name(record: Agent, manifest: Manifest) -> str:
             backend=manifest.backend,
         )
     return check_session(record, manifest.session_name)
+
+
+def check_process(record: Agent, session_name: str, server: TmuxAddress | None, outside: Outside, *, embedded: bool) -> None:
+    """Is the process that the record names alive, and in a pane of the tmux session, itself or by its parents?
+
+    A name alone proves nothing: a stranger may have made a tmux session of the same name. Of a record that names no process,
+    only the tmux session is looked for. Raises ProcessDead, TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it
+    cannot be seen.
+    """
+    holder, name = record.holder, record.agent_name
+    facts = {
+        "agent_id": record.agent_id,
+        "session_name": session_name,
+        "pid": None if holder is None else holder.pid,
+    }
+    if holder is None and not embedded:
+        raise TargetUnknown(
+            f"{name} names no process, and its tmux session {session_name} may be on any machine of this store: publish it "
+            "with --pid, or start it with `holdfast agents start`",
+            **facts,
+        )
+    alive = Liveness.ALIVE if holder is None else probe(holder, outside.processes, embedded=embedded)
+    if alive is Liveness.DEAD:
+        raise ProcessDead(
+            f"process {facts['pid']} of {name} is dead, and whatever is in tmux session {session_name} now is not touched: "
+            "start the agent again",
+            **facts,
+        )
+    if alive is Liveness.UNKNOWN:
+        raise TargetUnknown(
+            f"process {facts['pid']} of {name} cannot be seen from here, so nobody knows whether it is in tmux session "
+            f"{session_name}: ask on its own machine, outside of other containers",
+            **facts,
+        )
+    panes = outside.sessions.panes(session_name, server)
+    if panes is None:
+        raise TargetUnknown(
+            f"tmux does not say what is in tmux session {session_name} of {name}: see whether its server is stopped, or is "
+            "another user's",
+            **facts,
+        )
+    if not panes:
+        raise TmuxSessionGone(
+            f"there is no tmux session {session_name} with a live pane, which is where {name} was published: start it again, "
+            "or publish where it is now",
+            **facts,
+        )
+    if holder is not None and not _is_within(holder.pid, panes, outside.processes):
+        raise ProcessNotInSession(
+            f"process {facts['pid']} of {name} is not in tmux session {session_name}, which is another's by now: start the "
+            "agent again, or publish where it is now",
+            **facts,
+        )
+
+
+def _is_within(pid: int, panes: Collection[int], processes: Processes) -> bool:
+    """Is it the process of one of these panes, or a descendant, as a command in the shell of its pane is?"""
+    for _ in range(_ANCESTORS_MAX):
+        if pid in panes:
+            return True
+        seen = processes.sight(pid)
+        if seen is None or not seen.parent_pid:
+            break
+        pid = seen.parent_pid
+    return False
 
 
 def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:

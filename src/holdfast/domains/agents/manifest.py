@@ -3,10 +3,13 @@
 It lies at `<session_root>/manifest.json`, written by `holdfast agents run` and `start`, or by hand.
 """
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from holdfast.domains.agents.outside import TmuxAddress
 from holdfast.domains.agents.record import AgentKey, PathText, Text
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
@@ -19,6 +22,10 @@ Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
 
 
+InterruptKey = Literal["C-c", "Escape"]
+INTERRUPT_KEYS = get_args(InterruptKey)
+
+
 class TmuxHandle(Plain, frozen=True, kw_only=True):
     """The tmux session that the agent was started in."""
 
@@ -28,12 +35,19 @@ class TmuxHandle(Plain, frozen=True, kw_only=True):
 class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
     """Reached by typing into its tmux session."""
 
-    interrupt: Literal["C-c", "Escape"] = "C-c"
+    interrupt: InterruptKey = "C-c"
     quiet_ms: Milliseconds = 400
     ready_regex: Text | None = None
     socket_name: Text | msgspec.UnsetType = msgspec.UNSET
     socket_path: PathText | msgspec.UnsetType = msgspec.UNSET
     answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
+    settle_s: Patience | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.ready_regex or "")
+        except re.error as error:
+            raise ValueError(f"ready_regex {self.ready_regex!r} is no regular expression: {error}") from None
 
 
 class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
@@ -88,6 +102,16 @@ class Manifest(Plain, frozen=True, kw_only=True):
         """The name of its tmux session, if it has one."""
         return None if self.tmux is None else self.tmux.session_name
 
+    @property
+    def tmux_server(self) -> TmuxAddress | None:
+        """The tmux server that its tmux session is on, if the manifest says so."""
+        if not isinstance(self.adapter, TmuxAdapter):
+            return None
+        name, path = self.adapter.socket_name, self.adapter.socket_path
+        if name is msgspec.UNSET and path is msgspec.UNSET:
+            return None
+        return TmuxAddress(name or None, path or None)
+
 
 def from_json(data: bytes) -> Manifest:
     """Read a manifest. Raises InvalidValue, naming the field that is wrong."""
@@ -97,6 +121,17 @@ def from_json(data: bytes) -> Manifest:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)) from None
+
+
+def tmux_adapter(settings: Mapping[str, Any]) -> TmuxAdapter:
+    """How an agent in tmux is reached, with these settings. Raises InvalidValue, naming the one that is wrong."""
+    if settings.get("interrupt", "C-c") not in INTERRUPT_KEYS:
+        keys = " or ".join(INTERRUPT_KEYS)
+        raise InvalidValue(f"the interrupt key is {settings['interrupt']!r}: an agent in tmux knows {keys}", field="interrupt")
+    try:
+        return msgspec.convert({"kind": "tmux", **settings}, TmuxAdapter)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"an agent in tmux cannot be reached so: {error}", field="adapter") from None
 
 
 def as_json(manifest: Manifest) -> bytes:

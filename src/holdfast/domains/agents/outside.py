@@ -1,9 +1,17 @@
 """What agents need of the world outside, as ports: tmux, files, gateways. `adapters/` has the real ones."""
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from holdfast.domains.agents.record import Gateway
 from holdfast.kernel.holder import Liveness, Processes
+
+
+class TmuxAddress(NamedTuple):
+    """A tmux server that is not the user's own: by the name of its socket, as `tmux -L`, or by its path, as `tmux -S`."""
+
+    socket_name: str | None = None
+    socket_path: str | None = None
 
 
 class TmuxSessions(Protocol):
@@ -11,6 +19,11 @@ class TmuxSessions(Protocol):
 
     def liveness(self, session_name: str) -> Liveness:
         """Is there a tmux session of exactly this name? UNKNOWN when tmux cannot be asked."""
+        ...
+
+    def panes(self, session_name: str, server: TmuxAddress | None = None) -> Collection[int] | None:
+        """The processes of the live panes of the tmux session of exactly this name; none when there is no such tmux session.
+        None when tmux cannot be asked, or does not answer. `server` says which tmux server; without it, the user's own."""
         ...
 
 

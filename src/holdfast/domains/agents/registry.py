@@ -171,13 +171,14 @@ class Agents:
     def control_target(self, name_or_id: str, agent_def_dir: str | None = None, *, needs_agent_def_dir: bool = False) -> Target:
         """What may be controlled under a name or an id. Trusts nothing that the record points at, and never falls back.
 
+        The process that the record names must live, and be in a pane of the tmux session, itself or by its parents. Asks tmux.
         A definition folder is needed when the record or the manifest names one, or `needs_agent_def_dir` says so; the one
         given here counts before the record's. Raises NotFound with the `reason`, or Ambiguous, when there is no live record;
         else one of the errors under Untrusted, each with a code of its own.
         """
         return control.control_target(
             self.store,
-            self._outside.files,
+            self._outside,
             name_or_id,
             self.settings.prefix,
             agent_def_dir=agent_def_dir,

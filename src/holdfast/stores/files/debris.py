@@ -36,17 +36,21 @@ def leftovers(cabinet: Cabinet, space: Space[Any]) -> list[Leftover]:
 
 
 def remove(cabinet: Cabinet, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-    """At the latch: remove a folder that has no record and is old enough."""
+    """At the latch: remove a folder that has no record and is old enough, or a link in the place of one. Its target stays."""
     place = _place(cabinet, space)
     if place is None:
         return False
     base, pattern = place
     path = base / pattern.path(key).partition("/")[0]
     left = _left(path, pattern.rest)
-    if left is None or left[0] != "no_record" or left[1] < older_than_s:
+    if left is None or left[0] == "unreadable" or (left[0] == "no_record" and left[1] < older_than_s):
         return False
     try:
-        shutil.rmtree(path)
+        if left[0] == "link":
+            # Not by rmtree, which refuses a link. A folder that came in its place is refused here.
+            os.unlink(path)
+        else:
+            shutil.rmtree(path)
     except OSError as error:
         raise StoreUnavailable(
             f"{path} cannot be removed ({os.strerror(error.errno or 0)}): look at its permissions",

@@ -7,8 +7,10 @@ Symbolic links in the place of a file, or of a folder made for one, are never fo
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,12 +30,21 @@ _PERMANENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAM
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
 """What file systems say that have no second names for a file, or no more."""
 
+_GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+"""FS_IOC_GETFLAGS: a file's attributes, as `lsattr` shows them."""
+_FIXED = 0x10 | 0x20
+"""FS_IMMUTABLE_FL and FS_APPEND_FL: such a file keeps its name, whoever asks."""
+
 _RACY_NS = 50_000_000
 """How old a change must be before its time proves anything: clocks of file systems tick in steps of some milliseconds."""
 
 
 class Unfit(Exception):
-    """What is at the place of a file is no plain file. Never leaves the store."""
+    """What is at the place of a file is no plain file, or cannot be changed. `todo` is the way out. Never leaves the store."""
+
+    def __init__(self, why: str, todo: str = "check what is there") -> None:
+        super().__init__(why)
+        self.todo = todo
 
 
 class Spot(NamedTuple):
@@ -122,12 +133,11 @@ class Disk:
             faults.reach("files.rename.after")
 
     def check_removable(self, spot: Spot) -> None:
-        """Raise StoreUnavailable for a file that `remove` would not get rid of: behind a link, a folder, or in a closed one."""
+        """Raise StoreUnavailable for a file that `remove` would not get rid of: behind a link, a folder, in a closed one, or
+        fixed in its place."""
         try:
             with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
-                old = _lstat(name, folder)
-                if old is not None and stat.S_ISDIR(old.st_mode):
-                    raise Unfit("it is a folder")
+                _refuse_fixed(name, folder, _lstat(name, folder))
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except (OSError, Unfit) as error:
@@ -162,8 +172,7 @@ class Disk:
         self._make_folder(spot.folder)
         with _parent(spot, make=self._access) as (folder, name):
             old = _lstat(name, folder)
-            if old is not None and stat.S_ISDIR(old.st_mode):
-                raise Unfit("it is a folder")
+            _refuse_fixed(name, folder, old)
             staged = temporary(name)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged, dir_fd=folder)
@@ -253,6 +262,7 @@ def _unwritable(path: Path, error: Exception) -> StoreUnavailable:
     number = error.errno if isinstance(error, OSError) else None
     why = str(error) if number is None else os.strerror(number)
     todo = "free some space" if number in (errno.ENOSPC, errno.EDQUOT) else "check what is there, its permissions and the disk"
+    todo = error.todo if isinstance(error, Unfit) else todo
     return StoreUnavailable(f"cannot write {path} ({why}): {todo}", path=str(path), outcome="none", tried=True)
 
 
@@ -300,27 +310,76 @@ def _parent(spot: Spot, *, make: Access | None = None) -> Iterator[tuple[int, st
     *between, name = spot.name.split("/")
     fd = os.open(spot.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in between:
-            fd = _step(fd, part, make=make)
+        for depth, part in enumerate(between):
+            try:
+                fd = _step(fd, part, make=make)
+            except NotADirectoryError:
+                raise _no_folder(Path(spot.folder, *between[: depth + 1])) from None
         yield fd, name
     finally:
         os.close(fd)
 
 
 def _step(folder: int, part: str, *, make: Access | None) -> int:
-    """Go down into a folder. The one above is closed, unless this raises."""
+    """Go down into a folder. The one above is closed, unless this raises. Raises NotADirectoryError for a link as well."""
     if make is not None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, 0o700, dir_fd=folder)
             if make.gid is not None:
                 os.chown(part, -1, make.gid, dir_fd=folder)
             os.chmod(part, make.folder, dir_fd=folder)
-    try:
-        below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except NotADirectoryError:
-        raise Unfit(f"{part} is no folder, or is a symbolic link to one") from None
+    below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     os.close(folder)
     return below
+
+
+def _no_folder(path: Path) -> Unfit:
+    if path.is_symlink():
+        return Unfit(f"{path} is a symbolic link, and links are not followed", "remove the link; what it leads to stays")
+    return Unfit(f"{path} is no folder", "move it away")
+
+
+def _refuse_fixed(name: str, folder: int, found: os.stat_result | None) -> None:
+    """Raise Unfit for what can be neither replaced nor removed although its folder may be written.
+
+    Asked before the commit: behind it, the files could not follow, and every later change would wait for that.
+    """
+    if found is None:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        raise Unfit("it is a folder")
+    around = os.fstat(folder)
+    if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
+        raise Unfit("it is another user's, in a folder where only its owner may remove it")
+    if not stat.S_ISREG(found.st_mode):
+        return
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        # Gone, or closed to this user: then nothing more is to be learnt of it.
+        return
+    try:
+        if _flags(fd) & _FIXED:
+            raise Unfit("it is immutable or append-only", "free it with `chattr -ia`")
+        if _mount(fd) != _mount(folder):
+            raise Unfit("a file is mounted over it", "free it with `umount`")
+    finally:
+        os.close(fd)
+
+
+def _flags(fd: int) -> int:
+    try:
+        found: int = struct.unpack("i", fcntl.ioctl(fd, _GET_FLAGS, struct.pack("l", 0))[:4])[0]
+    except OSError:
+        # The file system has no such attributes.
+        return 0
+    return found
+
+
+def _mount(fd: int) -> str:
+    """The id of the mount that a file was opened through. A device number would not do: a folder may be mounted into itself."""
+    with open(f"/proc/self/fdinfo/{fd}") as info:
+        return next((line for line in info if line.startswith("mnt_id:")), "")
 
 
 def _remove_empty(spot: Spot) -> None:

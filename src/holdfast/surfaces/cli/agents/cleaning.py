@@ -32,7 +32,8 @@ def cleanup(grace_s: float, dry_run: bool, no_tmux_check: bool, as_json: bool) -
     """Remove what agents left behind, and say what was planned, removed, preserved and failed, each with its reason.
 
     It removes damaged records, records expired for longer than the grace, fresh records whose process is dead and whose tmux
-    session is gone, and folders without a record. Links are never followed. Exit status 6 when something could not be removed.
+    session is gone, folders without a record, and links in the place of such folders, but never what a link leads to. Exit
+    status 6 when something could not be removed.
     """
     with connected(create=not dry_run) as hf:
         report = hf.agents.cleanup(grace_s=grace_s, dry_run=dry_run, tmux_check=not no_tmux_check)

@@ -2,18 +2,20 @@
 
 import os
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from holdfast.access import access_for
 from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters.tmux import socket_path
 from holdfast.app import Holdfast
 from holdfast.configuration import state_folder
 from holdfast.domains.agents import Agent, Manifest
-from holdfast.domains.agents.manifest import FILE_NAME, CommandAdapter, TmuxAdapter, TmuxHandle, as_json
+from holdfast.domains.agents.manifest import FILE_NAME, Adapter, CommandAdapter, TmuxHandle, as_json, tmux_adapter
 from holdfast.domains.agents.names import canonical, id_of
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
@@ -33,6 +35,8 @@ class Wish(NamedTuple):
     agent_def_dir: str | None
     lease_s: float | None
     take_over: bool
+    adapter: Mapping[str, Any]
+    """How it is reached in tmux, as far as that was said; as a manifest calls it."""
 
 
 def command_of(words: tuple[str, ...], verb: str) -> list[str]:
@@ -43,7 +47,8 @@ def command_of(words: tuple[str, ...], verb: str) -> list[str]:
 
 
 class Launch:
-    """One generation of an agent before, while and after it runs. Raises InvalidName for names that cannot be."""
+    """One generation of an agent before, while and after it runs. Raises InvalidName for names that cannot be, and InvalidValue
+    for settings of its adapter that cannot be."""
 
     def __init__(self, hf: Holdfast, wish: Wish) -> None:
         self._hf = hf
@@ -53,6 +58,7 @@ class Launch:
         self.generation_id = str(uuid.uuid4()) if wish.generation_id is None else wish.generation_id
         if wish.session_root is not None and not wish.session_root.strip():
             raise InvalidValue("session_root is blank: name a folder, or leave it out", field="session_root")
+        self._adapter = _adapter(wish)
         self._folders = GenerationFolders(lambda: state_folder(os.environ))
         self.root = os.path.abspath(wish.session_root or self._folders.of(self.agent_id, self.generation_id))
 
@@ -78,7 +84,6 @@ class Launch:
     def write_manifest(self) -> None:
         """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue for what cannot be said."""
         wish = self._wish
-        in_tmux = wish.session_name is not None
         manifest = Manifest(
             agent_id=self.agent_id,
             agent_name=self.name,
@@ -88,7 +93,7 @@ class Launch:
             working_directory=os.getcwd(),
             agent_def_dir=wish.agent_def_dir,
             tmux=TmuxHandle(session_name=wish.session_name) if wish.session_name is not None else None,
-            adapter=TmuxAdapter() if in_tmux else CommandAdapter(command=tuple(wish.command)),
+            adapter=self._adapter,
         )
         try:
             ManifestFiles(access_for(self._hf.settings.group)).write(self.manifest_path, as_json(manifest))
@@ -132,3 +137,16 @@ class Launch:
     @property
     def _backend(self) -> str:
         return "command" if self._wish.session_name is None else "local_interactive"
+
+
+def _adapter(wish: Wish) -> Adapter:
+    if wish.session_name is not None:
+        # It need not be the server that others find by themselves.
+        return tmux_adapter({"socket_path": socket_path(), **wish.adapter})
+    if wish.adapter:
+        raise InvalidValue(
+            f"{' and '.join(sorted(wish.adapter))}: only an agent in tmux has that. Use `holdfast agents start`, or name its "
+            "--tmux-session",
+            field="adapter",
+        )
+    return CommandAdapter(command=tuple(wish.command))

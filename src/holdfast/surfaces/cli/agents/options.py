@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.surfaces.cli.locks.options import more_than_nothing
+from holdfast.surfaces.cli.tmux_options import tmux_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,6 +49,7 @@ tool_option = click.option(
 
 def launch_options(command: F) -> F:
     """What `run` and `start` have in common."""
+    command = tmux_options(command)
     for option in (json_option, take_over_option, lease_option, def_dir_option, session_root_option, tool_option, id_option):
         command = option(command)
     return command

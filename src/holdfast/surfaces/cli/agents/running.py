@@ -4,6 +4,7 @@ import os
 import signal
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from holdfast.domains.agents.keeping import Keeping
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
 from holdfast.kernel.holder import Holder
+from holdfast.surfaces.cli.agents.handing import told
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -21,6 +23,7 @@ from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST
 from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
 from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.tmux_options import manifest_settings
 
 
 @click.command(short_help="Run a command as an agent, and keep it resolvable.")
@@ -37,6 +40,7 @@ from holdfast.surfaces.cli.output import remark
     show_default=True,
     help="What to do with the command when another takes the id over: end it with SIGTERM, or nothing.",
 )
+@click.option("--exit-status-to", "told_to", hidden=True, help="For `start`: the FIFO to tell the exit status by.")
 @launch_options
 @store_options
 def run(
@@ -51,7 +55,9 @@ def run(
     lease_s: float | None,
     on_lost: str,
     take_over: bool,
+    told_to: str | None,
     as_json: bool,
+    **adapter: Any,
 ) -> int:
     """Run a command in the foreground as an agent, and exit as it does.
 
@@ -70,10 +76,23 @@ def run(
     command = command_of(words, "run")
     session_name = Tmux().current() if session_name is None else session_name
     wish = Wish(
-        name, command, agent_id, generation_id, tool, session_name, session_root, agent_def_dir, lease_s, take_over=take_over
+        name,
+        command,
+        agent_id,
+        generation_id,
+        tool,
+        session_name,
+        session_root,
+        agent_def_dir,
+        lease_s,
+        take_over=take_over,
+        adapter=manifest_settings(adapter),
     )
     attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json)
-    return attended(command, attend, undone="the agent was removed")
+    with told(told_to) as tell:
+        status = attended(command, attend, undone="the agent was removed")
+        tell(status)
+    return status
 
 
 def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:

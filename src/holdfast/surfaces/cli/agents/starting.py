@@ -3,41 +3,59 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
-import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from typing import Any
 
 import click
 
-from holdfast.adapters.tmux import Tmux
+from holdfast.adapters.tmux import Ended, Pane, Tmux
 from holdfast.app import Holdfast
 from holdfast.configuration import default_store
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.names import canonical
 from holdfast.domains.agents.owning import topic_of
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Collision, HoldfastError, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
-from holdfast.kernel.limits import AGENT_START_S
-from holdfast.surfaces.cli.agents.handing import handed, reading
+from holdfast.kernel.limits import AGENT_MOMENT_S
+from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
+from holdfast.surfaces.cli.agents.infancy import Infancy
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
+from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.locks.options import no_less_than_nothing
+from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
 from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.tmux_options import manifest_settings, words_of
 
-_CARRIED = ("PATH", "PYTHONPATH", "HOLDFAST_ACTOR", "HOLDFAST_HOST_ID", "XDG_STATE_HOME")
+_CARRIED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOLDFAST_ACTOR", "HOLDFAST_HOST_ID", "XDG_STATE_HOME")
+"""What every window of the tmux session finds as it is here. None of it is a secret, for `ps` shows it."""
 
 
 @click.command(short_help="Start a command as an agent in a new tmux session.")
 @name_argument
 @words_argument
 @click.option("--tmux-session", "session_name", metavar="NAME", help="What to call it.  [default: as the agent]")
+@click.option(
+    "--watch",
+    "watch_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=AGENT_MOMENT_S,
+    show_default=True,
+    callback=no_less_than_nothing,
+    help="How long the command must have run before it is said to.",
+)
 @launch_options
 @store_options
 def start(
     name: str,
     words: tuple[str, ...],
     session_name: str | None,
+    watch_s: float,
     agent_id: str | None,
     tool: str | None,
     session_root: str | None,
@@ -45,16 +63,21 @@ def start(
     lease_s: float | None,
     take_over: bool,
     as_json: bool,
+    **adapter: Any,
 ) -> None:
     """Start a command as an agent in a new tmux session, in the background.
 
     \b
         holdfast agents start gpu -- claude
+        holdfast agents start gpu --interrupt-key Escape -- claude
         tmux attach -t =HOLDFAST-gpu
 
-    Its pane runs `holdfast agents run`, which keeps it resolvable and removes it when it ends. Returns once the command is
-    published and about to begin; nothing is left behind when it cannot be started. Exit status 4 when the id or the tmux
-    session is taken.
+    Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it ends. The command gets the
+    environment of this one. What is said by --ready-regex, --interrupt-key and the like goes into its manifest, for its
+    gateway.
+
+    Returns once the command has run for a second (--watch). When it ends before, its exit status and last screen are told,
+    nothing is left behind, and the exit status is 1. It is 4 when the id or the tmux session is taken.
     """
     command = command_of(words, "start")
     if shutil.which(command[0]) is None:
@@ -67,15 +90,25 @@ def start(
             raise InvalidValue("an agent in tmux is another process, and cannot share a memory: store", field="store")
         session_name = canonical(name, hf.settings.agents.prefix) if session_name is None else session_name
         wish = Wish(
-            name, command, agent_id, None, tool, session_name, session_root, agent_def_dir, lease_s, take_over=take_over
+            name,
+            command,
+            agent_id,
+            None,
+            tool,
+            session_name,
+            session_root,
+            agent_def_dir,
+            lease_s,
+            take_over=take_over,
+            adapter=manifest_settings(adapter),
         )
-        agent = _start(hf, Launch(hf, wish), wish, session_name)
+        agent = _start(hf, Launch(hf, wish), wish, session_name, watch_s)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     words_said = f"{agent.agent_name} runs in tmux session {session_name}{pid}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else words_said)
 
 
-def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str) -> Agent:
+def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str, watch_s: float) -> Agent:
     if Tmux().liveness(session_name) is Liveness.ALIVE:
         raise Collision(
             f"there is a tmux session {session_name} already: choose another name with --tmux-session, or end it",
@@ -83,44 +116,53 @@ def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str) -> Agent
         )
     # Without a process yet. Whoever is refused is told here, and the pane resumes this generation as the process it is.
     reserved = launch.reserve(take_over=wish.take_over)
+    tmux, pane = Tmux(), None
     try:
         launch.write_manifest()
-        with handed(launch.root, _which_store(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
-            pane = reading(path, _pane(launch, wish))
-            Tmux().start(session_name, pane, folder=os.getcwd(), environment=_environment(hf))
-            deadline = time.monotonic() + AGENT_START_S
-            while (left_s := deadline - time.monotonic()) > 0:
-                if (agent := _came_up(hf, reserved, session_name)) is not None:
-                    return agent
-                ears.wait(left_s)
-        raise Unavailable(
-            f"{launch.name} did not come up within {AGENT_START_S:g} s: `tmux attach -t ={session_name}` shows why",
-            outcome="unknown",
-        )
+        with closing(ExitStatus(launch.root)) as told:
+            with handed(_handed_environment(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
+                command = reading(path, _pane_command(launch, wish, told.path))
+                pane = tmux.start(session_name, command, folder=os.getcwd(), environment=_session_environment(hf))
+                agent = Infancy(hf, tmux, pane, reserved).outlived(ears, watch_s)
+            if agent is None:
+                raise _ended(reserved, tmux, pane, told.read())
+        return agent
+    except AgentEnded:
+        # Whoever removes it was perhaps killed with it.
+        with suppress(HoldfastError):
+            hf.agents.remove(reserved.agent_id, reserved.generation_id)
+        launch.clear_away()
+        raise
     except BaseException:
         with suppress(HoldfastError):
+            if pane is not None:
+                tmux.leave(pane)
             hf.agents.remove(reserved.agent_id, reserved.generation_id, token=reserved.token)
             launch.clear_away()
         raise
 
 
-def _came_up(hf: Holdfast, reserved: Agent, session_name: str) -> Agent | None:
-    """The record as the pane has published it; None while it has not. Raises Unavailable when it ended before."""
-    lives = Tmux().liveness(session_name) is not Liveness.DEAD
-    # Looked at after tmux: a pane publishes before it can end.
-    with suppress(NotFound):
-        agent = hf.agents.get(reserved.agent_id)
-        if agent.token != reserved.token:
-            return agent
-        if lives:
-            return None
-    raise Unavailable(
-        f"{reserved.agent_name} ended as soon as it had begun: see that its command stays, with `holdfast agents run`",
-        outcome="none",
+def _ended(reserved: Agent, tmux: Tmux, pane: Pane, status: int | None) -> AgentEnded:
+    """What to say of an agent that has ended, with the exit status that its pane told; that is removed."""
+    try:
+        ended = tmux.remove(pane)
+    except Unavailable:
+        ended = Ended(None, "")
+    status = ended.status if status is None else status
+    how = "nobody knows how" if status is None else f"with exit status {status}"
+    if status is not None and status > EXIT_SIGNALLED:
+        with suppress(ValueError):
+            how = f"{how} ({signal.Signals(status - EXIT_SIGNALLED).name})"
+    seen = f"its last screen shows why:\n{ended.screen}" if ended.screen.strip() else "its screen was empty; try it by itself"
+    return AgentEnded(
+        f"{reserved.agent_name} ended as soon as it had begun, {how}, and nothing of it is left: {seen}",
+        agent_id=reserved.agent_id,
+        exit_status=status,
+        screen=ended.screen,
     )
 
 
-def _pane(launch: Launch, wish: Wish) -> list[str]:
+def _pane_command(launch: Launch, wish: Wish, told_to: str) -> list[str]:
     """The command of the pane: the same agent, in the foreground."""
     options = {
         "--id": launch.agent_id,
@@ -130,21 +172,26 @@ def _pane(launch: Launch, wish: Wish) -> list[str]:
         "--tool": launch.tool,
         "--agent-def-dir": wish.agent_def_dir,
         "--lease": None if wish.lease_s is None else repr(wish.lease_s),
+        "--exit-status-to": told_to,
     }
     said = [word for option, value in options.items() if value is not None for word in (option, value)]
     program = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
-    return [*program, "agents", "run", launch.name, *said, "--", *wish.command]
+    return [*program, "agents", "run", launch.name, *said, *words_of(wish.adapter), "--", *wish.command]
 
 
-def _environment(hf: Holdfast) -> dict[str, str]:
-    """What the tmux session must find as it is here: tmux gives it that of its server, which may be another's."""
+def _session_environment(hf: Holdfast) -> dict[str, str]:
+    """What every window of the tmux session must find as it is here: tmux gives it that of its server."""
     carried = {name: os.environ[name] for name in _CARRIED if os.environ.get(name)}
     # The URL of a server may have a password in it.
     return {**carried, **_which_store(hf)} if hf.store.embedded else carried
 
 
+def _handed_environment(hf: Holdfast) -> dict[bytes, bytes]:
+    """What the agent finds: the environment of this process, but for what tells of its terminal; and the chosen store."""
+    around = {name: value for name, value in os.environb.items() if name and name not in OF_TERMINAL}
+    return {**around, **{name.encode(): os.fsencode(value) for name, value in _which_store(hf).items()}}
+
+
 def _which_store(hf: Holdfast) -> dict[str, str]:
     store = hf.settings.store or default_store(os.environ)
-    # By these libpq is told the rest, as the password that a URL should not have.
-    more = {} if hf.store.embedded else {name: value for name, value in os.environ.items() if name.startswith("PG")}
-    return {**more, "HOLDFAST_STORE": store, "HOLDFAST_NAMESPACE": hf.settings.namespace}
+    return {"HOLDFAST_STORE": store, "HOLDFAST_NAMESPACE": hf.settings.namespace}

@@ -7,16 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.domains.gateway.spec import (
-    ANSWER_TIMEOUT_S,
-    QUIET_MS,
-    SETTLE_S,
-    AdapterSpec,
-    TmuxSpec,
-    needed_by,
-    spec_of,
-    spec_of_manifest,
-)
+from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, needed_by, spec_of, spec_of_manifest
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
@@ -24,6 +15,7 @@ from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
 from holdfast.surfaces.cli.json_log import log_json_lines
 from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.tmux_options import tmux_options
 
 _LOOPBACK = "127.0.0.1"
 _FIELDS = {
@@ -52,21 +44,7 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 @click.option("--session", help="tmux: the tmux session's exact name.")
 @click.option("--socket-name", help="tmux: as `tmux -L`.")
 @click.option("--socket-path", help="tmux: as `tmux -S`.")
-@click.option("--interrupt-key", help="tmux: C-c or Escape; rest: any key.  [C-c]")
-@click.option(
-    "--quiet-ms",
-    type=click.IntRange(1),
-    help=f"tmux: with --ready-regex, ready only when nothing was written for so long.  [{QUIET_MS}]",
-)
-@click.option(
-    "--ready-regex", help="tmux: the agent is ready only when the last line matches this. Without it, no end is known."
-)
-@click.option(
-    "--settle",
-    metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
-    help=f"tmux: without --ready-regex, the next prompt waits until nothing was written for so long.  [{SETTLE_S:g}]",
-)
+@tmux_options
 @click.option("--prompt-as", type=click.Choice(["stdin", "argument"]), help="command: how the program gets it.  [stdin]")
 @click.option("--working-directory", help="command: the folder to run it in.")
 @click.option("--terminal", help="rest: the terminal's id; its server is --url.")
@@ -74,12 +52,6 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 @click.option("--prefix", help="rest: the paths' prefix, if it is not the preset's.")
 @click.option("--url", "--base-url", "agent_url", help="rest and managed: the server of the agent.")
 @click.option("--agent-ref", help="managed: the agent's name there.")
-@click.option(
-    "--answer-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
-    help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]",
-)
 @click.option("--host", default=_LOOPBACK, show_default=True, help="The address to serve at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]")
 @click.option(
