@@ -4,7 +4,7 @@ options.py     what several commands ask for
 launch.py      an agent that is to run: its names, its folder and its manifest
 running.py     `run`: a command as an agent, kept fresh while it runs
 starting.py    `start`: the same in a new tmux session
-infancy.py     whether it comes up there, and whether its program dies at once
+start_watch.py  whether it comes up there, and whether its program dies at once
 handing.py     the environment that its pane is handed
 pane_program.py  what its pane runs first
 publishing.py  `publish`, `refresh`, `remove`

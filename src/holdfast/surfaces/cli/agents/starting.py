@@ -21,7 +21,7 @@ from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, Invalid
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
-from holdfast.surfaces.cli.agents.infancy import Infancy
+from holdfast.surfaces.cli.agents.start_watch import StartWatch
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
@@ -123,7 +123,7 @@ def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str, watch_s:
             with handed(_handed_environment(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
                 command = reading(path, _pane_command(launch, wish, told.path))
                 pane = tmux.start(session_name, command, folder=os.getcwd(), environment=_session_environment(hf))
-                agent = Infancy(hf, tmux, pane, reserved).outlived(ears, watch_s)
+                agent = StartWatch(hf, tmux, pane, reserved).outlived(ears, watch_s)
             if agent is None:
                 raise _ended(reserved, tmux, pane, told.read())
         return agent

@@ -17,7 +17,7 @@ from holdfast.kernel.store import Listener
 _GLANCE_S = 0.02
 
 
-class Infancy:
+class StartWatch:
     """An agent that `start` has reserved and begun in a pane. The pane's process publishes it with a child of its own as the
     holder, which then becomes the program."""
 
