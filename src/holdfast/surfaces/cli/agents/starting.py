@@ -21,10 +21,10 @@ from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, Invalid
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
-from holdfast.surfaces.cli.agents.start_watch import StartWatch
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
+from holdfast.surfaces.cli.agents.start_watch import StartWatch
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing
 from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
