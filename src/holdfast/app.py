@@ -165,15 +165,23 @@ class Holdfast:
     @_Part
     def workflows(self) -> "Workflows":
         """Workflows and model swaps."""
+        from holdfast.configuration import workflow_here
         from holdfast.stores.files.folders import Folders
 
-        label = self.settings.actor or ""
+        label, within = self.settings.actor or "", workflow_here(os.environ)
         if isinstance(folders := getattr(self.store, "folders", None), Folders):
             from holdfast.adapters.workflow_folder import workflows_in_folder
 
             own = workflow_folder(folders, self.store.namespace)
             return workflows_in_folder(
-                folders.of("workflows"), own, self.store, self.log, self.processes, label=label, access=self._access
+                folders.of("workflows"),
+                own,
+                self.store,
+                self.log,
+                self.processes,
+                label=label,
+                within=within,
+                access=self._access,
             )
         from holdfast.adapters.signal_files import SignalFiles
         from holdfast.domains.workflows import Workflows
@@ -185,6 +193,7 @@ class Holdfast:
             swap_lock=swap_lock_of(self.store),
             signals=SignalFiles(signal_folder_of(self.store), self._access),
             label=label,
+            within=within,
         )
 
     def gateway(self, agent: str, *, url: str | None = None, token: str | None = None) -> "GatewayClient":

@@ -99,6 +99,12 @@ def _from_folder(url: str, folder: Path) -> str:
     return url
 
 
+def workflow_here(environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Name and token of the workflow under whose `holdfast workflows run` this process was started; None without one."""
+    name, token = environment.get("HOLDFAST_WORKFLOW", ""), environment.get("HOLDFAST_WORKFLOW_TOKEN", "")
+    return (name, int(token)) if name and token.isascii() and token.isdigit() else None
+
+
 def actor_here() -> str:
     """Whom the journal names unless told: the user and process."""
     for name in (os.environ.get("USER"), os.environ.get("LOGNAME")):

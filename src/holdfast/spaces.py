@@ -12,7 +12,7 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.domains.jobs.events import JOB_EVENTS
     from holdfast.domains.jobs.record import JOBS
     from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
-    from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
+    from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
     from holdfast.primitives.holds import HOLDS
     from holdfast.primitives.locks.lasting import LASTING_GRANTS, TABLE_BEGUN
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
@@ -20,7 +20,7 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
 
     network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
-    workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
+    workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
     locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
     queues: list[Space[Any]] = [ATTACHMENTS, HEADS, KEYS, REQUESTS]
     return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, *queues, HOLDS, *locks]

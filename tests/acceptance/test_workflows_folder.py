@@ -208,6 +208,8 @@ def test_a_marker_of_the_other_system_without_its_lock_or_its_process_is_cleared
     with locked(folder / (".swap.lock" if left == "the lock" else "elsewhere")), connected(folder) as hf:
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
         assert shown(path)["swap_in_progress"] is None
+        # It did not say how far it had come, so it may have begun to load.
+        assert shown(path)["unknown_recipe"]["recipe"] == "qwen"
 
 
 @pytest.mark.usefixtures("no_second_look")

@@ -42,9 +42,13 @@ def test_one_gpu_two_workflows_and_a_swapper_that_is_killed(command: CommandLine
     swap.send_signal(signal.SIGKILL)
     assert line(swap) == "got", "what it loaded with is sent SIGTERM"
     end(swap)
-    assert json.loads(command("swap", "status", "--json").out)["current"]["recipe"] == "llama"
-    assert command("workflows", "run", "late", "--recipe", "llama", "--", "true").status == 0
+    status = json.loads(command("swap", "status", "--json").out)
+    assert status["current"] is None and status["unknown"]["recipe"] == "qwen"
+    assert command("workflows", "run", "late", "--recipe", "llama", "--", "true").status == 4
     assert command("swap", "to", "qwen", "--", "true").status == 0
+    assert command("workflows", "run", "late", "--recipe", "llama", "--", "true").status == 4
+    assert command("workflows", "run", "late", "--recipe", "qwen", "--", "true").status == 0
+    assert command("swap", "to", "qwen", "--", "false").status == 0
     log = [json.loads(text)["event"] for text in command("swap", "log", "--json").out.splitlines()]
     assert log == [
         "swap_started",
@@ -55,4 +59,5 @@ def test_one_gpu_two_workflows_and_a_swapper_that_is_killed(command: CommandLine
         "orphan_marker_cleared",
         "swap_started",
         "swap_completed",
+        "swap_not_needed",
     ]

@@ -19,9 +19,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.domains.workflows import Swap, Workflows
-from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
+from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SCOPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
 from holdfast.domains.workflows.wire import ONLY
-from holdfast.kernel.errors import EAgain, Fenced, Held, HoldfastError, InvalidValue, LeaseLost, LockTimeout, NotFound
+from holdfast.kernel.errors import (
+    EAgain,
+    Fenced,
+    Held,
+    HoldfastError,
+    InvalidValue,
+    LeaseLost,
+    LockTimeout,
+    NotFound,
+    NotLoaded,
+)
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, Entry, Store
@@ -75,6 +85,9 @@ class Running:
     token: int
     swap: Swap
     locked: bool = True
+    needed: bool = True
+    reload: bool = False
+    holder: Holder | None = None
 
 
 class Seated(NamedTuple):
@@ -111,6 +124,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
         self.marker: Running | None = None
         self.lost: Running | None = None
         self.current: str | None = None
+        self.unknown: str | None = None
         self.expected: list[tuple[str, str]] = []
         self.cursor = BEGINNING
 
@@ -157,7 +171,17 @@ class WorkflowsMachine(RuleBasedStateMachine):
                 self.tell("workflow.swept", name)
         if self.marker is not None and not self.marker.locked:
             self.tell("swap.orphan_marker_cleared", self.marker.recipe)
+            self.begun_to_load(self.marker)
             self.unmark(host)
+
+    def anew(self, asks: Holder) -> bool:
+        """Is the recipe under way one that another loads again?"""
+        return self.marker is not None and self.marker.reload and self.marker.holder != asks
+
+    def begun_to_load(self, running: Running) -> None:
+        """A load began whose end nobody has seen to be a good one."""
+        if running.needed:
+            self.current, self.unknown = None, running.recipe
 
     def tidy(self, host: int) -> None:
         """What every change ends with: signals of swaps that are over are taken back, by a process of that machine."""
@@ -175,22 +199,27 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     # --- workflows ---
 
-    @rule(at=which, name=names, recipe=recipes, ttl_s=times_s, preemptible=st.booleans())
-    def register(self, at: int, name: str, recipe: str, ttl_s: float, preemptible: bool) -> None:
+    @rule(at=which, name=names, recipe=recipes, ttl_s=times_s, preemptible=st.booleans(), loaded_only=st.booleans())
+    def register(self, at: int, name: str, recipe: str, ttl_s: float, preemptible: bool, loaded_only: bool) -> None:
         asks = self.seat(at)
         self.change(asks.host)
         before = self.flows.get(name)
         ends_at = self.clock.now() + timedelta(seconds=ttl_s)
 
         def call() -> object:
-            return asks.workflows.register(name, recipe, ttl_s=ttl_s, preemptible=preemptible)
+            return asks.workflows.register(name, recipe, ttl_s=ttl_s, preemptible=preemptible, loaded_only=loaded_only)
 
-        if self.marker is not None and self.marker.recipe != recipe:
+        wrong = loaded_only and self.current != recipe
+        if self.marker is not None and (self.marker.recipe != recipe or self.anew(asks.holder) or wrong):
             self.fails(EAgain, call)
         elif before is not None and before.owner != asks.holder:
             self.fails(Held, call)
+        elif wrong and (self.current, self.unknown) != (None, None):
+            self.fails(NotLoaded, call)
         else:
-            workflow, swap_needed = asks.workflows.register(name, recipe, ttl_s=ttl_s, preemptible=preemptible)
+            workflow, swap_needed = asks.workflows.register(
+                name, recipe, ttl_s=ttl_s, preemptible=preemptible, loaded_only=loaded_only
+            )
             assert swap_needed == (self.current != recipe)
             if before is None:
                 self.tell("workflow.registered", name)
@@ -296,6 +325,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
             assert [workflow.name for workflow in status.workflows] == sorted(self.flows)
             assert (status.marker is None) == (self.marker is None)
             assert (None if status.current is None else status.current.recipe) == self.current
+            assert (None if status.unknown is None else status.unknown.recipe) == self.unknown
             self.tidy(asks.host)
         elif how == "sweep":
             assert [workflow.name for workflow in asks.workflows.sweep()] == sorted(set(before) - set(self.flows))
@@ -309,32 +339,43 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     # --- swaps ---
 
-    @rule(at=which, recipe=recipes, refuse=st.booleans(), grace_s=st.sampled_from([0.0, 30.0]))
-    def begin_swap(self, at: int, recipe: str, refuse: bool, grace_s: float) -> None:
+    @rule(at=which, recipe=recipes, refuse=st.booleans(), grace_s=st.sampled_from([0.0, 30.0]), reload=st.booleans())
+    def begin_swap(self, at: int, recipe: str, refuse: bool, grace_s: float, reload: bool) -> None:
         slot = at % len(self.processes)
         asks = self.processes[slot]
         self.change(asks.host)
         self.tidy(asks.host)
         policy = "refuse" if refuse else "wait"
-        swap = asks.workflows.swap(recipe, grace_s=grace_s, timeout_s=0, policy=policy)
+        swap = asks.workflows.swap(recipe, grace_s=grace_s, timeout_s=0, policy=policy, reload=reload)
+        is_loaded = self.current == recipe
         if self.marker is not None:
             self.fails(LockTimeout, swap.__enter__)
             self.tell("swap.refused", recipe)
+        elif is_loaded and not reload:
+            swap.__enter__()
+            assert not swap.needed
+            self.marker = Running(recipe, slot, swap.token, swap, needed=False)
         else:
             self.tell("swap.started", recipe)
-            error = self.drained(recipe, asks.host, refuse=refuse, late=grace_s == 0)
+            own = asks.holder if is_loaded else None
+            error = self.drained(recipe, asks.host, refuse=refuse, late=grace_s == 0, own=own)
             if error is None:
                 swap.__enter__()
-                self.marker = Running(recipe, slot, swap.token, swap)
+                assert swap.needed
+                self.marker = Running(recipe, slot, swap.token, swap, reload=is_loaded, holder=asks.holder)
+                self.begun_to_load(self.marker)
             else:
                 self.fails(error, swap.__enter__)
                 self.tell("swap.refused", recipe)
         self.tidy(asks.host)
         self.agree()
 
-    def drained(self, recipe: str, host: int, *, refuse: bool, late: bool) -> type[HoldfastError] | None:
-        """How a swap that waits for nobody comes out; whom it asks need not yield when it was refused."""
-        conflicts = sorted(name for name, flow in self.flows.items() if flow.recipe != recipe)
+    def drained(self, recipe: str, host: int, *, refuse: bool, late: bool, own: Holder | None) -> type[HoldfastError] | None:
+        """How a swap that waits for nobody comes out; whom it asks need not yield when it was refused. A reload, by `own`, is
+        kept waiting by others' work with the same recipe too."""
+        conflicts = sorted(
+            name for name, flow in self.flows.items() if flow.recipe != recipe or (own is not None and flow.owner != own)
+        )
         if not conflicts:
             return None
         if refuse and not all(self.flows[name].preemptible for name in conflicts):
@@ -376,9 +417,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
                 self.unmark(asks.host)
         elif mine:
             running.swap.__exit__(None, None, None)
-            self.current = running.recipe
+            self.current, self.unknown = running.recipe, None
             self.unmark(asks.host)
-            self.tell("swap.completed", running.recipe)
+            self.tell("swap.completed" if running.needed else "swap.not_needed", running.recipe)
         else:
             self.fails(LeaseLost, lambda: running.swap.__exit__(None, None, None))
         self.lost = None
@@ -423,9 +464,14 @@ class WorkflowsMachine(RuleBasedStateMachine):
             call()
 
     def agree(self) -> None:
-        scope = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE]
-        rows, marker, current = self.store.read(
-            lambda tx: (tx.range(WORKFLOWS), tx.get(SWAP_MARKER, ONLY), tx.get(CURRENT_RECIPE, ONLY)), scope=scope
+        rows, marker, current, unknown = self.store.read(
+            lambda tx: (
+                tx.range(WORKFLOWS),
+                tx.get(SWAP_MARKER, ONLY),
+                tx.get(CURRENT_RECIPE, ONLY),
+                tx.get(UNKNOWN_RECIPE, ONLY),
+            ),
+            scope=SCOPE,
         )
         stored = {
             row.key: (
@@ -444,6 +490,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
         }
         assert (None if marker is None else marker.record.token) == (None if self.marker is None else self.marker.token)
         assert (None if current is None else current.record.recipe) == self.current
+        assert (None if unknown is None else unknown.record.recipe) == self.unknown
         assert self.lock.is_held() == (self.marker is not None and self.marker.locked)
         self.same_files()
         self.same_journal()

@@ -207,6 +207,25 @@ def a_workflow(hf: Holdfast, n: str) -> Facts:
     return {"token": hf.workflows.register(f"flow-{n}", "llama", ttl_s=600, preemptible=True).workflow.token}
 
 
+def no_workflows(hf: Holdfast) -> None:
+    """End what other cases left, which a swap would wait for."""
+    for workflow in hf.workflows.list_workflows():
+        hf.workflows.release(workflow.name, workflow.token)
+
+
+def a_loaded_recipe(hf: Holdfast, n: str) -> Facts:
+    no_workflows(hf)
+    with hf.workflows.swap(f"recipe-{n}"):
+        pass
+    return {}
+
+
+def a_failed_load(hf: Holdfast, n: str) -> Facts:
+    no_workflows(hf)
+    hf.workflows.swap(f"recipe-{n}").__enter__().fail("exit status 9", exit_status=9)
+    return {}
+
+
 def an_asked_workflow(hf: Holdfast, n: str) -> Facts:
     facts = a_workflow(hf, n)
     hf.workflows.request_preempt(f"flow-{n}")
@@ -1138,6 +1157,22 @@ WORKFLOWS = [
         "held",
     ),
     Case(
+        "workflows.register",
+        lambda hf, f: hf.workflows.register(f"flow-{f.n}", "llama", owner=hf.processes.of(ME), loaded_only=True),
+        f"workflows register flow-{{n}} --recipe llama --pid {ME} --loaded-only --json",
+        {"name": "flow-{n}", "recipe": "llama", "pid": ME, "loaded_only": True},
+        a_loaded_recipe,
+        "not_loaded",
+    ),
+    Case(
+        "workflows.register",
+        lambda hf, f: hf.workflows.register(f"flow-{f.n}", f"recipe-{f.n}", owner=hf.processes.of(ME), loaded_only=True),
+        f"workflows register flow-{{n}} --recipe recipe-{{n}} --pid {ME} --loaded-only --json",
+        {"name": "flow-{n}", "recipe": "recipe-{n}", "pid": ME, "loaded_only": True},
+        a_failed_load,
+        "not_loaded",
+    ),
+    Case(
         "workflows.renew",
         lambda hf, f: hf.workflows.renew(f"flow-{f.n}", f.token, ttl_s=900),
         "workflows renew flow-{n} --token {token} --ttl 900 --json",
@@ -1220,6 +1255,13 @@ WORKFLOWS = [
         "swap status --json",
         {},
         a_workflow,
+    ),
+    Case(
+        "workflows.swap_status",
+        lambda hf, f: workflow_answers.swap_view(hf.workflows.swap_status()),
+        "swap status --json",
+        {},
+        a_failed_load,
     ),
     Case(
         "workflows.swap_reconcile",

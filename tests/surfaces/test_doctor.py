@@ -732,6 +732,12 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
     assert "qwen" in found.says and "swap reconcile" in found.mend
     with clinic.connect() as hf:
         assert hf.workflows.sight().marker is not None
+        hf.workflows.reconcile_swap_marker()
+    found = clinic.only("leftovers")
+    assert "unknown what is loaded" in found.says and "the load of qwen" in found.says and "swap to" in found.mend
+    with clinic.connect() as hf, hf.workflows.swap("qwen"):
+        # A load that goes on is no fault.
+        assert clinic.look() == []
 
 
 def test_an_audit_log_that_cannot_be_written(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,33 @@ def test_an_agent_is_asked_to_yield_and_another_swaps(crowd: Crowd) -> None:
     assert b.call("yield_or_swap", action="loaded", handle=swap["handle"])["state"] == "ended"
     assert a.call("status")["recipes"]["current"] == "large"
     assert [event.event for event in hf.workflows.swap_log()][-1] == "swap_completed"
+    assert a.call("yield_or_swap", action="swap", recipe="large", wait_s=25)["state"] == "loaded"
+    with pytest.raises(ToolError) as refused:
+        a.call("use_recipe", recipe="small")
+    assert refused.value.code == "not_loaded" and "yield_or_swap" in refused.value.next
+
+
+def test_agents_that_each_swap_to_their_own_recipe_do_not_wait_for_each_other(crowd: Crowd) -> None:
+    hf, a, b = crowd.hf, crowd.a, crowd.b
+    mine = a.call("use_recipe", recipe="one", any_recipe=True, preemptible=False)
+    its = b.call("use_recipe", recipe="two", any_recipe=True, preemptible=False)
+    first = a.stands(a.call("yield_or_swap", action="swap", recipe="one"))
+    assert first["state"] == "waiting"
+    with pytest.raises(ToolError) as refused:
+        b.call("yield_or_swap", action="swap", recipe="two", wait_s=25)
+    assert refused.value.code == "deadlock" and "yield" in refused.value.next
+    assert b.call("yield_or_swap", action="yield", handle=its["handle"])["state"] == "ended"
+    assert a.call("wait", handle=first["handle"], wait_s=25)["state"] == "ready"
+    ended = a.call("yield_or_swap", action="failed", handle=first["handle"], why="no such model")
+    assert "unknown" in ended["next"]
+    told = b.call("status")["recipes"]
+    assert told["current"] is None and "the load of one" in told["unknown"] and "no such model" in told["unknown"]
+    with pytest.raises(ToolError) as unknown:
+        b.call("use_recipe", recipe="one")
+    assert unknown.value.code == "not_loaded"
+    a.call("release", handle=mine["handle"])
+    with hf.workflows.swap("small"):
+        pass
 
 
 def test_a_swapper_that_is_killed_leaves_nothing_in_the_way(crowd: Crowd) -> None:
@@ -228,7 +255,7 @@ def test_an_agent_that_goes_lets_go_in_order(how: str, crowd: Crowd) -> None:
         death = os.pidfd_open(pid)
         a.takes("x", "y")
         a.call("claim_job")
-        a.call("use_recipe", recipe="r")
+        a.call("use_recipe", recipe="r", any_recipe=True)
         a.call("acquire", names=["z"])
         a.begin("wait", handle=a.call("acquire", names=["z"])["handle"])
         until(hf, lambda: len(in_line(hf, "z")) == 2)

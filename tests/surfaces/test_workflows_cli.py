@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from holdfast.app import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.processes import used_by, used_since
-from tests.surfaces.command import CommandLine
+from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
 pytestmark = pytest.mark.slow
@@ -192,11 +193,42 @@ def test_run_is_refused_under_a_swap_to_another_recipe_and_waits_if_told(bench: 
     with bench.hf.workflows.swap("llama"):
         refused = bench("workflows", "run", "a", "--recipe", "qwen", "--", "true")
         assert refused.status == 4 and "a swap to llama by process" in refused.err
-        assert bench("workflows", "run", "b", "--recipe", "llama", "--", "true").status == 0
-        waits = bench.begin("workflows", "run", "a", "--recipe", "qwen", "-w", "30", "--", "echo", "ran")
+        # Its own recipe is not loaded yet either.
+        assert bench("workflows", "run", "b", "--recipe", "llama", "--", "true").status == 4
+        waits = bench.begin("workflows", "run", "a", "--recipe", "qwen", "-w", "60", "--", "echo", "ran")
         assert remark(waits).startswith("holdfast: waiting for a swap to llama by process")
-    status, out, err = end(waits)
-    assert (status, out) == (0, "ran\n") and "qwen is not loaded" in err
+        same = bench.begin("workflows", "run", "b", "--recipe", "llama", "-w", "60", "--", "echo", "ran")
+        assert remark(same).startswith("holdfast: waiting for a swap to llama by process")
+    assert end(same)[:2] == (0, "ran\n")
+    assert remark(waits).startswith("holdfast: waiting for its recipe to be loaded: llama is, by the swap of process")
+    assert bench("swap", "to", "qwen", "--", "true").status == 0
+    assert end(waits)[:2] == (0, "ran\n")
+
+
+@SHARED
+def test_run_is_refused_on_another_recipe_than_its_own(bench: Bench) -> None:
+    """It ran on whatever was loaded, with exit status 0 and a warning."""
+    ran = bench.folder / "ran"
+    command = ("--", "touch", str(ran))
+    first = bench("workflows", "run", "x", "--recipe", "B", "--", "true")
+    assert first.status == 0 and "B is not loaded" in first.err, "nothing was ever loaded"
+    assert bench("swap", "to", "A", "--", "true").status == 0
+    refused = bench("workflows", "run", "x", "--recipe", "B", *command)
+    assert (refused.status, refused.out, ran.exists()) == (4, "", False)
+    assert "A is, by the swap of process" in refused.err and "`holdfast swap to B -- COMMAND`" in refused.err
+    late = bench("workflows", "run", "x", "--recipe", "B", "-w", "0.05", "-q", *command)
+    assert (late.status, ran.exists()) == (4, False)
+    assert [e.kind for e in bench.hf.log.tail(10)[0]].count("workflow.registered") == 1
+    assert bench("workflows", "run", "x", "--recipe", "B", "--any-recipe", *command).status == 0
+    assert ran.exists()
+
+
+def test_register_refuses_another_recipe_if_told(bench: Bench, sleeper: int) -> None:
+    assert bench("swap", "to", "A", "--", "true").status == 0
+    words = ("workflows", "register", "x", "--recipe", "B", "--pid", str(sleeper))
+    refused = bench(*words, "--loaded-only")
+    assert (refused.status, refused.out, bench.names()) == (4, "", [])
+    assert json.loads(bench(*words, "--json").out)["swap_needed"] is True
 
 
 def test_a_signal_while_run_waits_ends_it_in_order(bench: Bench) -> None:
@@ -280,14 +312,130 @@ def test_nobody_is_asked_to_yield_for_a_command_that_cannot_be_run(
     end(process)
 
 
+@SHARED
 @pytest.mark.parametrize(("words", "status"), [(["sh", "-c", "exit 9"], 9), (["sh", "-c", "kill -9 $$"], 137)])
-def test_a_failed_load_changes_nothing_and_says_why(bench: Bench, words: list[str], status: int) -> None:
+def test_after_a_failed_load_it_is_unknown_what_is_loaded(bench: Bench, words: list[str], status: int) -> None:
+    """The old recipe was still called current, and work for it ran."""
     assert bench("swap", "to", "llama", "--", "true").status == 0
     done = bench("swap", "to", "qwen", "--", *words)
     assert done.status == status
     assert f"qwen was not loaded: the command's exit status was {status}" in done.err
-    assert bench.current() == "llama"
+    assert bench("swap", "status").out.startswith("current  unknown: the load of qwen by process")
+    shown = json.loads(bench("swap", "status", "--json").out)
+    assert shown["current"] is None and shown["unknown"]["ended_at"] is not None
+    assert (shown["unknown"]["recipe"], shown["unknown"]["exit_status"], shown["unknown"]["before"]) == (
+        "qwen",
+        status,
+        "llama",
+    )
+    for recipe in ("llama", "qwen"):
+        refused = bench("workflows", "run", "x", "--recipe", recipe, "--", "echo", "ran")
+        assert (refused.status, refused.out) == (4, "") and "the load of qwen by process" in refused.err
     assert bench.hf.workflows.swap_log()[-1].data["why"] == f"the command's exit status was {status}"
+    path = bench.folder / "state" / "workflows.json"
+    if path.exists():
+        document = json.loads(path.read_text())
+        assert document["current_recipe"] is None and document["unknown_recipe"]["recipe"] == "qwen"
+    assert bench("swap", "to", "llama", "--", "true").status == 0
+    assert bench("workflows", "run", "x", "--recipe", "llama", "--", "echo", "ran").out == "ran\n"
+
+
+@SHARED
+def test_a_swapper_killed_in_mid_load_leaves_it_unknown_what_is_loaded(bench: Bench) -> None:
+    assert bench("swap", "to", "llama", "--", "true").status == 0
+    process, _ = bench.run("train", "llama")
+    waits = bench.begin("swap", "to", "qwen", "--", *trapping("SIGTERM"))
+    remark(waits)
+    waits.kill()
+    waits.wait(PATIENCE_S)
+    # It had not begun to load.
+    assert bench.current() == "llama"
+    end(process)
+    loads = bench.begin("swap", "to", "qwen", "--", *trapping("SIGTERM"))
+    assert line(loads) == "up"
+    loads.kill()
+    assert line(loads) == "got"
+    shown = json.loads(bench("swap", "status", "--json").out)
+    assert (shown["current"], shown["swap"], shown["unknown"]["recipe"]) == (None, None, "qwen")
+    assert bench("workflows", "run", "x", "--recipe", "llama", "--", "true").status == 4
+    log = [json.loads(text) for text in bench("swap", "log", "--json").out.splitlines()]
+    orphans = [event["data"].get("unknown") for event in log if event["event"] == "orphan_marker_cleared"]
+    assert orphans == [None, True]
+
+
+@pytest.mark.parametrize("how", ["the interpreter is missing", "a signal"])
+def test_a_command_that_never_ran_has_loaded_nothing(bench: Bench, how: str) -> None:
+    assert bench("swap", "to", "llama", "--", "true").status == 0
+    if how == "a signal":
+        process, _ = bench.run("train", "llama")
+        waits = bench.begin("swap", "to", "qwen", "--", "true")
+        remark(waits)
+        waits.send_signal(signal.SIGTERM)
+        assert end(waits)[0] == 128 + signal.SIGTERM
+        end(process)
+    else:
+        script = bench.folder / "load.sh"
+        script.write_text("#!/no/such/interpreter\n")
+        script.chmod(0o755)
+        done = bench("swap", "to", "qwen", "--", str(script))
+        assert done.status == 127 and "nothing was loaded" in done.err
+    status = bench.hf.workflows.swap_status()
+    assert bench.current() == "llama" and status.unknown is None and status.marker is None
+
+
+@SHARED
+def test_a_recipe_that_is_loaded_is_not_loaded_again(bench: Bench) -> None:
+    loads = bench.folder / "loads"
+    load = ("--", "sh", "-c", f"echo $HOLDFAST_SWAP_RECIPE >> {loads}")
+    assert bench("swap", "to", "C", *load).status == 0
+    again = bench("swap", "to", "C", *load)
+    assert (again.status, again.out) == (0, "")
+    assert again.err == "holdfast: C is loaded already: nothing was done. --reload loads it again\n"
+    assert loads.read_text() == "C\n"
+    (last,) = bench("swap", "log", "-n", "1", "--json").out.splitlines()
+    assert json.loads(last)["event"] == "swap_not_needed"
+    process, _ = bench.run("train", "C")
+    assert bench("swap", "to", "C", "--reload", "--policy", "refuse", *load).status == 4
+    assert loads.read_text() == "C\n", "work runs on it"
+    end(process)
+    assert bench("swap", "to", "C", "--reload", *load).status == 0
+    assert loads.read_text() == "C\nC\n"
+
+
+@SHARED
+@pytest.mark.parametrize("how", ["as its own process", "as a child of its command"])
+def test_two_workflows_that_each_swap_to_their_own_recipe_do_not_wait_for_each_other(bench: Bench, how: str) -> None:
+    """Each waited for the other until the timeout, which is 300 s."""
+
+    def begin(name: str, recipe: str) -> Process:
+        swap = f"{shlex.join(ENTRY)} swap to {recipe} -- echo loaded {recipe}"
+        become = "exec " if how == "as its own process" else ""
+        # With a command behind it, so that the shell stays.
+        script = f"echo up; read go; {become}{swap}; exit $?"
+        process = bench.begin("workflows", "run", name, "--recipe", recipe, "-q", "--", "sh", "-c", script)
+        assert line(process) == "up"
+        return process
+
+    def go(process: Process) -> None:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+    first, second = begin("one", "A"), begin("two", "B")
+    go(first)
+    assert remark(first).startswith("holdfast: waiting: workflow two (B, sh (process ")
+    go(second)
+    status, out, err = end(second)
+    assert (status, out) == (4, "")
+    assert "the swap to B would wait for the swap to A by process" in err and "which waits for workflow two (B, sh" in err
+    assert end(first)[:2] == (0, "loaded A\n")
+    assert bench.current() == "A"
+
+
+def test_a_swap_does_not_wait_for_the_workflow_in_which_it_runs(bench: Bench) -> None:
+    words = (*ENTRY, "swap", "to", "B", "--", "echo", "loaded")
+    done = bench("workflows", "run", "one", "--recipe", "A", "-q", "--", "sh", "-c", f"{shlex.join(words)}; exit $?")
+    assert (done.status, done.out) == (4, "") and "the swap to B would wait for workflow one (A, sh" in done.err
 
 
 @SHARED
@@ -347,7 +495,7 @@ def test_waiting_uses_no_cpu(bench: Bench) -> None:
     process, _ = bench.run("train", "qwen")
     waits = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
     remark(waits)
-    second = bench.begin("workflows", "run", "b", "--recipe", "qwen", "-w", "30", "--", "true")
+    second = bench.begin("workflows", "run", "b", "--recipe", "qwen", "-w", "60", "--any-recipe", "--", "true")
     remark(second)
     before = [used_by(one.pid) for one in (waits, second)]
     assert select.select([waits.stdout, second.stdout, waits.stderr, second.stderr], [], [], 3)[0] == []

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import holdfast
@@ -176,7 +177,8 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status().marker is None
     with pytest.raises(LeaseLost):
         claim.loaded()
-    assert hf.workflows.swap_status().current is None
+    # Nobody was told to load, so nobody did.
+    assert hf.workflows.swap_status() == (None, None, [], None)
 
 
 def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +201,34 @@ def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(hf: Holdfast, mon
     assert [event.event for event in hf.workflows.swap_log()] == ["swap_started", "swap_failed"]
     with pytest.raises(LeaseLost, match="given up"):
         claim.swap()
+
+
+def test_a_swap_to_what_is_loaded_is_over_at_once(hand: Hand) -> None:
+    with hand.hf.workflows.swap("large"):
+        waiting = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large"), Call())
+        assert waiting.state == "waiting"
+    claim = hand.of(waiting.handle, SwapClaim)
+    claim.wait(PATIENCE_S, Call())
+    assert hand.hf.workflows.swap_status().marker is None
+    assert [notice.kind for notice in claim.notices()] == ["swap_not_needed"]
+    assert claim.attend(1e12) is None
+    assert wait(hand, WaitArguments(handle=waiting.handle), Call()).state == "loaded"
+    assert hand.claims() == []
+    asked = YieldOrSwapArguments(action="swap", recipe="large", wait_s=20)
+    assert yield_or_swap(hand, asked, Call()).state == "loaded"
+    assert yield_or_swap(hand, msgspec.structs.replace(asked, reload=True), Call()).state == "ready"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(hand: Hand, told: bool) -> None:
+    with hand.hf.workflows.swap("small"):
+        pass
+    call = Call() if told else _taken_back()
+    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), call).handle
+    hand.of(handle, SwapClaim).wait(PATIENCE_S, Call())
+    assert hand.let_go(handle) is True
+    status = hand.hf.workflows.swap_status()
+    assert (status.current is None, status.unknown is None) == (told, not told)
 
 
 def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(hand: Hand) -> None:

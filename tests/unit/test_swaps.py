@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.domains.workflows import Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.spaces import CHANGED, SWAP_MARKER, topic_of
+from holdfast.domains.workflows import Phase, Policy, Preempt, SwapMarker, Workflow, Workflows
+from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, topic_of
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.wire import ONLY
-from holdfast.kernel.errors import EAgain, Held, HoldfastError, InvalidName, InvalidValue, LeaseLost, LockTimeout
+from holdfast.kernel.errors import (
+    DeadlockDetected,
+    EAgain,
+    Held,
+    HoldfastError,
+    InvalidName,
+    InvalidValue,
+    LeaseLost,
+    LockTimeout,
+)
 from holdfast.kernel.store import Listener
 from holdfast.places import swap_lock_of
 from holdfast.stores.memory import MemoryStore
@@ -37,7 +46,7 @@ class Swapping:
     def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
         self.told: list[Sequence[InTheWay]] = []
         self.error: HoldfastError | None = None
-        self.loaded = False
+        self.loaded = self.needed = False
         self._waits = threading.Event()
         self._swap = workflows.swap(recipe, on_wait=self._tell, timeout_s=more.pop("timeout_s", PATIENCE_S), **more)
         self._thread = threading.Thread(target=self._run)
@@ -50,8 +59,8 @@ class Swapping:
 
     def _run(self) -> None:
         try:
-            with self._swap:
-                self.loaded = True
+            with self._swap as swap:
+                self.loaded, self.needed = True, swap.needed
         except HoldfastError as error:
             self.error = error
         finally:
@@ -61,6 +70,17 @@ class Swapping:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self
+
+
+def load(world: World, recipe: str) -> None:
+    with world.workflows.swap(recipe):
+        pass
+
+
+def stored(world: World) -> tuple[str | None, str | None]:
+    """The recipe that is loaded and the one whose load was not seen to succeed, as they are stored."""
+    current, unknown = world.store.get(CURRENT_RECIPE, ONLY), world.store.get(UNKNOWN_RECIPE, ONLY)
+    return None if current is None else current.record.recipe, None if unknown is None else unknown.record.recipe
 
 
 def die(world: World, pid: int, swap: Swap) -> None:
@@ -96,20 +116,278 @@ def test_a_swap_changes_the_current_recipe_when_its_block_ends_well(world: World
     assert world.workflows.swap_log(1) == log[-1:]
 
 
-def test_a_failed_load_leaves_the_current_recipe_and_says_why(world: World) -> None:
-    with world.workflows.swap("llama"):
-        pass
+def test_after_a_failed_load_it_is_unknown_what_is_loaded(world: World) -> None:
+    """The old recipe was still called current, though the load may have thrown it out."""
+    load(world, "llama")
     with pytest.raises(RuntimeError):
         with world.workflows.swap("qwen"):
             raise RuntimeError("out of memory")
-    assert world.current() == "llama" and marker(world) is None
+    assert stored(world) == (None, "qwen") and marker(world) is None
+    status = world.workflows.swap_status()
+    assert status.current is None and status.unknown is not None
+    assert (status.unknown.before, status.unknown.why) == ("llama", "RuntimeError: out of memory")
+    assert status.unknown.ended_at is not None and status.unknown.by == "p1 (process 1)"
     last = world.workflows.swap_log()[-1]
     assert (last.event, last.recipe, last.data["why"]) == ("swap_failed", "qwen", "RuntimeError: out of memory")
-    with world.workflows.swap("qwen") as swap:
-        swap.fail("exit status 3")
-    assert world.current() == "llama"
-    assert world.workflows.swap_log()[-1].data["why"] == "exit status 3"
+    assert last.data["unknown"] is True
+    with world.workflows.swap("mixtral") as swap:
+        swap.fail("exit status 3", exit_status=3)
+    assert stored(world) == (None, "mixtral")
+    unknown = world.workflows.swap_status().unknown
+    assert unknown is not None and (unknown.exit_status, unknown.before) == (3, "llama")
+    last = world.workflows.swap_log()[-1]
+    assert (last.data["why"], last.data["exit_status"]) == ("exit status 3", 3)
     assert not world.lock.is_held()
+    load(world, "llama")
+    assert stored(world) == ("llama", None)
+
+
+def test_while_a_recipe_is_loaded_it_is_unknown_what_is_loaded(world: World) -> None:
+    """It is stored before the load begins, so that a swapper which is killed need not say it."""
+    load(world, "llama")
+    with world.workflows.swap("qwen") as swap:
+        assert stored(world) == (None, "qwen")
+        unknown = world.workflows.swap_status().unknown
+        assert unknown is not None and (unknown.token, unknown.ended_at) == (swap.token, None)
+        found = marker(world)
+        assert found is not None and found.phase is Phase.LOADING
+    assert stored(world) == ("qwen", None)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("how", ["is cancelled", "times out", "is refused", "is interrupted"])
+def test_a_swap_that_ends_before_its_load_changes_nothing_of_what_is_known(world: World, how: str, known: bool) -> None:
+    load(world, "llama")
+    if not known:
+        world.workflows.swap("mixtral").__enter__().fail("exit status 3", exit_status=3)
+    before = world.workflows.swap_status()[0::3]
+    if how == "is cancelled":
+        with world.workflows.swap("qwen") as swap:
+            swap.cancel("no such command")
+        assert world.workflows.swap_log()[-1].data["why"] == "no such command"
+    elif how == "is interrupted":
+        # Between the transaction that begins the load and the block.
+        with faults.at_point("swap.drained", _raise), pytest.raises(_Killed):
+            world.workflows.swap("qwen").__enter__()
+    else:
+        world.process(2).register("train", "llama")
+        policy = "refuse" if how == "is refused" else "wait"
+        with pytest.raises((Held, LockTimeout)):
+            world.workflows.swap("qwen", timeout_s=0, policy=policy).__enter__()
+    assert world.workflows.swap_status()[0::3] == before
+    assert marker(world) is None and not world.lock.is_held()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_dead_swapper_had_begun_to_load_is_unknown(world: World, begun: bool) -> None:
+    load(world, "llama")
+    swap = world.process(2).swap("qwen")
+    if begun:
+        swap.__enter__()
+    else:
+        with faults.at_point("swap.marked", _raise), pytest.raises(_Killed):
+            _without_cleaning_up(swap)
+    die(world, 2, swap)
+    world.workflows.reconcile_swap_marker()
+    assert stored(world) == ((None, "qwen") if begun else ("llama", None))
+    last = world.workflows.swap_log()[-1]
+    assert (last.event, "unknown" in last.data) == ("orphan_marker_cleared", begun)
+    if begun:
+        unknown = world.workflows.swap_status().unknown
+        assert unknown is not None and unknown.ended_at is not None and "its holder is dead" in unknown.why
+
+
+@pytest.mark.parametrize("phase", [None, Phase.BEGUN])
+def test_a_dead_swap_that_does_not_say_how_far_it_came_may_have_loaded(world: World, phase: Phase | None) -> None:
+    """As that of another program, or of an earlier version."""
+    load(world, "llama")
+    gone = world.machine.begin(2).current()
+    world.machine.end(2)
+    left = SwapMarker(recipe="qwen", holder=gone, begun_at=world.clock.now(), token=0, phase=phase)
+    world.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, left), scope=[SWAP_MARKER])
+    world.workflows.reconcile_swap_marker()
+    assert stored(world) == ((None, "qwen") if phase is None else ("llama", None))
+
+
+# --- a recipe that is loaded already ---
+
+
+def test_a_recipe_that_is_loaded_is_not_loaded_again(world: World) -> None:
+    load(world, "llama")
+    other = world.process(2)
+    other.register("tune", "qwen", preemptible=True)
+    other.register("train", "qwen")
+    with world.workflows.swap("llama", timeout_s=0) as swap:
+        assert not swap.needed
+        # Nobody is asked for room, and the recipe stays until the block ends.
+        assert [workflow.preempt for workflow in other.list_workflows()] == [Preempt.NONE] * 2
+        assert stored(world) == ("llama", None) and world.lock.is_held()
+        with pytest.raises(EAgain):
+            other.register("late", "qwen")
+        with pytest.raises(LockTimeout):
+            other.swap("qwen", timeout_s=0).__enter__()
+        swap.check()
+    assert marker(world) is None and not world.lock.is_held() and stored(world) == ("llama", None)
+    assert world.events() == ["swap_started", "swap_completed", "swap_refused", "swap_not_needed"]
+
+
+def test_a_block_that_was_not_needed_and_raises_has_loaded_nothing(world: World) -> None:
+    load(world, "llama")
+    with pytest.raises(RuntimeError), world.workflows.swap("llama"):
+        raise RuntimeError("something else")
+    assert stored(world) == ("llama", None) and marker(world) is None and not world.lock.is_held()
+
+
+def test_a_swap_that_waited_for_another_to_its_own_recipe_is_not_needed(world: World) -> None:
+    with world.workflows.swap("llama"):
+        swapping = Swapping(world.process(2), "llama")
+    assert swapping.ended().loaded and not swapping.needed
+    assert world.events() == ["swap_started", "swap_completed", "swap_not_needed"]
+
+
+def test_a_reload_waits_for_the_work_that_uses_the_recipe(world: World) -> None:
+    load(world, "llama")
+    owner = world.process(2)
+    token = owner.register("train", "llama").workflow.token
+    world.workflows.register("mine", "llama")
+    with pytest.raises(Held, match="workflow train"):
+        world.workflows.swap("llama", reload=True, policy="refuse").__enter__()
+    assert stored(world) == ("llama", None)
+    swapping = Swapping(world.workflows, "llama", reload=True)
+    assert [one.name for one in swapping.told[0] if isinstance(one, Workflow)] == ["train"]
+    # Else there would be ever more of it.
+    with pytest.raises(EAgain, match="a reload of llama"):
+        world.process(3).register("late", "llama")
+    owner.release("train", token)
+    assert swapping.ended().loaded and swapping.needed
+    assert world.events()[-2:] == ["swap_started", "swap_completed"]
+
+
+def test_a_reload_of_what_is_not_loaded_is_a_swap(world: World) -> None:
+    world.process(2).register("train", "llama")
+    with world.workflows.swap("llama", reload=True, timeout_s=0) as swap:
+        assert swap.needed
+    assert stored(world) == ("llama", None)
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_work_that_the_swapper_registers_in_its_block_is_not_swapped_away(world: World, reload: bool) -> None:
+    if reload:
+        load(world, "llama")
+    with world.workflows.swap("llama", reload=reload):
+        token = world.workflows.register("mine", "llama").workflow.token
+    other = Swapping(world.process(2), "qwen")
+    assert stored(world) == ("llama", None)
+    world.workflows.release("mine", token)
+    assert other.ended().loaded
+
+
+# --- deadlocks ---
+
+
+def test_two_processes_that_each_swap_to_the_recipe_they_registered_do_not_wait_for_each_other(world: World) -> None:
+    """Each waited for the other until its time was over."""
+    first, second = world.process(2), world.process(3)
+    first.register("a", "llama")
+    token = second.register("b", "qwen").workflow.token
+    swapping = Swapping(first, "llama")
+    with pytest.raises(DeadlockDetected) as caught:
+        second.swap("qwen").__enter__()
+    assert caught.value.fields["target"] == "llama" and caught.value.fields["conflicts"] == ["b"]
+    assert caught.value.fields["holder_pid"] == 2 and "the swap to qwen" in caught.value.fields["cycle"]
+    assert swapping.error is None
+    second.release("b", token)
+    assert swapping.ended().loaded and swapping.error is None
+    assert stored(world) == ("llama", None)
+
+
+def test_a_swap_that_begins_to_wait_ends_the_wait_of_one_whose_work_it_waits_for(world: World) -> None:
+    """The second waits while the first has not yet said that it waits too."""
+    first, second = world.process(2), world.process(3)
+    first.register("a", "llama")
+    second.register("b", "qwen")
+    waiting: list[Swapping] = []
+
+    def meet(_: str) -> None:
+        waiting.append(Swapping(second, "qwen"))
+
+    with faults.at_point("swap.marked", meet):
+        swapping = Swapping(first, "llama")
+    assert isinstance(waiting[0].ended().error, DeadlockDetected)
+    second.release("b", second.get("b").token)
+    assert swapping.ended().loaded
+
+
+def test_a_swap_that_only_tries_says_that_another_is_in_the_way(world: World) -> None:
+    first, second = world.process(2), world.process(3)
+    first.register("a", "llama")
+    second.register("b", "qwen")
+    swapping = Swapping(first, "llama")
+    with pytest.raises(LockTimeout):
+        second.swap("qwen", timeout_s=0).__enter__()
+    second.release("b", second.get("b").token)
+    assert swapping.ended().loaded
+
+
+@pytest.mark.parametrize("any_recipe", [False, True])
+def test_a_registration_does_not_wait_for_a_swap_that_waits_for_its_owners_work(world: World, any_recipe: bool) -> None:
+    second = world.process(3)
+    token = second.register("b", "qwen").workflow.token
+    swapping = Swapping(world.process(2), "llama")
+    # For another recipe, and for the one that is being loaded.
+    with pytest.raises(DeadlockDetected) as caught:
+        second.register("c", "mixtral" if any_recipe else "llama", wait_s=PATIENCE_S, loaded_only=not any_recipe)
+    assert caught.value.fields["conflicts"] == ["b"]
+    with pytest.raises(EAgain):
+        second.register("c", "mixtral")
+    second.release("b", token)
+    assert swapping.ended().loaded
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_a_swap_does_not_wait_for_its_own_work(world: World, preemptible: bool) -> None:
+    """It waited for itself until its time was over. Preemptible work has its grace: another thread may yield."""
+    work = world.workflows.register("mine", "qwen", preemptible=preemptible).workflow
+    with pytest.raises(DeadlockDetected) as caught:
+        world.workflows.swap("llama", grace_s=0, timeout_s=PATIENCE_S).__enter__()
+    assert caught.value.fields["conflicts"] == ["mine"]
+    assert marker(world) is None and world.signal_files() == []
+    assert world.workflows.get("mine").token == work.token
+
+
+def test_work_of_the_swapper_that_yields_in_its_grace_is_waited_for(world: World) -> None:
+    with world.workflows.running("mine", "qwen", preemptible=True) as work:
+        swapping = Swapping(world.workflows, "llama", grace_s=PATIENCE_S)
+        assert work.preempted.wait(PATIENCE_S)
+    assert swapping.ended().loaded
+
+
+def test_the_work_under_which_a_process_was_started_is_its_own(world: World) -> None:
+    """As of `workflows run W -- sh -c 'holdfast swap to ...'`, where the swapper is not the process that owns W."""
+    owner = world.process(2)
+    work = owner.register("outer", "qwen").workflow
+    inner = world.process(3, within=("outer", work.token))
+    with pytest.raises(DeadlockDetected):
+        inner.swap("llama").__enter__()
+    swapping = Swapping(world.process(4), "llama")
+    with pytest.raises(DeadlockDetected):
+        inner.swap("qwen").__enter__()
+    owner.release("outer", work.token)
+    assert swapping.ended().loaded
+
+
+def test_work_that_keeps_its_recipe_loaded_needs_no_swap_to_it(world: World) -> None:
+    """Though another swap waits for that very work."""
+    load(world, "qwen")
+    owner = world.process(2)
+    token = owner.register("train", "qwen").workflow.token
+    swapping = Swapping(world.process(3), "llama")
+    with owner.swap("qwen") as swap:
+        assert not swap.needed
+        swap.check()
+    assert stored(world) == ("qwen", None) and world.events()[-1] == "swap_not_needed"
+    owner.release("train", token)
+    assert swapping.ended().loaded
 
 
 @pytest.mark.parametrize(
@@ -417,7 +695,7 @@ def test_a_live_swapper_is_never_broken_by_readers_at_the_hand_over_between_two(
 
     def swap(swapper: Workflows) -> None:
         for _ in range(6):
-            with swapper.swap("llama", timeout_s=PATIENCE_S) as entered:
+            with swapper.swap("llama", timeout_s=PATIENCE_S, reload=True) as entered:
                 entered.check()
 
     watching = [threading.Thread(target=read, args=(reader,)) for reader in readers]
@@ -479,7 +757,7 @@ def _raise(_: str) -> None:
 
 def _without_cleaning_up(swap: Swap) -> None:
     """Enter a swap that is killed on the way: nothing of its own cleaning up happens."""
-    swap._end = lambda *_: None  # type: ignore[method-assign]
+    swap._end = lambda *_, **__: None  # type: ignore[method-assign]
     swap.__enter__()
 
 

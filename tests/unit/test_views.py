@@ -334,8 +334,17 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 # --- workflows ---
 
 
+def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
+    hf.workflows.swap("qwen-7b").__enter__().fail("exit status 9", exit_status=9)
+    picture, swap, told = swap_picture(hf.workflows), why_swap(hf.workflows), _overview(hf)
+    assert picture.current is None and "the load of qwen-7b" in picture.unknown and picture.unknown_at is not None
+    assert (swap.state, swap.tone, swap.title) == ("unknown", "bad", "model unknown")
+    assert [(need.kind, need.tone) for need in told.needs] == [("swap", "bad")]
+
+
 def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
-    hf.workflows.register("tuning", "llama-70b")
+    # Work of this process itself would be a deadlock.
+    hf.workflows.register("tuning", "llama-70b", owner=hf.processes.of(os.getppid()))
     assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == ("no swap", ("nothing to do",))
     # Another program's swap asks in its own time.
     assert "was not yet" in advice(replace(hf.workflows.get("tuning"), preemptible=True), in_the_way=True)

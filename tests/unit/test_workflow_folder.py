@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.workflow_folder import workflows_in_folder
-from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, Workflow, Workflows
+from holdfast.domains.workflows import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow, Workflows
 from holdfast.domains.workflows import wire as wires
-from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS
+from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.holder import Holder
@@ -51,35 +51,64 @@ workflows = st.builds(
     schema_version=st.just(1),
 )
 markers = st.builds(
-    SwapMarker, recipe=texts, holder=holders, begun_at=instants, token=numbers, others=others, schema_version=st.just(1)
+    SwapMarker,
+    recipe=texts,
+    holder=holders,
+    begun_at=instants,
+    token=numbers,
+    phase=st.none() | st.sampled_from(Phase),
+    reload=st.booleans(),
+    others=others,
+    schema_version=st.just(1),
+)
+unknowns = st.builds(
+    UnknownRecipe,
+    recipe=texts,
+    before=st.none() | texts,
+    began_at=instants,
+    ended_at=st.none() | instants,
+    exit_status=st.none() | numbers,
+    why=texts,
+    token=numbers,
+    by=texts,
+    others=others,
+    schema_version=st.just(1),
 )
 currents = st.builds(
     CurrentRecipe, recipe=texts, loaded_at=instants, token=numbers, by=texts, others=others, schema_version=st.just(1)
 )
 
 
-def layout(space: Space[Workflow] | Space[SwapMarker] | Space[CurrentRecipe]) -> OneFile[object]:
+def layout(
+    space: Space[Workflow] | Space[SwapMarker] | Space[CurrentRecipe] | Space[UnknownRecipe],
+) -> OneFile[object]:
     assert isinstance(space.layout, OneFile)
     return space.layout
 
 
-@given(record=workflows | markers | currents)
+@given(record=workflows | markers | currents | unknowns)
 def test_what_is_written_is_read_back_with_another_programs_fields(
-    record: Workflow | SwapMarker | CurrentRecipe,
+    record: Workflow | SwapMarker | CurrentRecipe | UnknownRecipe,
 ) -> None:
-    space = {Workflow: WORKFLOWS, SwapMarker: SWAP_MARKER, CurrentRecipe: CURRENT_RECIPE}[type(record)]
+    space = {
+        Workflow: WORKFLOWS,
+        SwapMarker: SWAP_MARKER,
+        CurrentRecipe: CURRENT_RECIPE,
+        UnknownRecipe: UNKNOWN_RECIPE,
+    }[type(record)]
     wire = layout(space).wire
     document = json.loads(json.dumps(wire.write(record)))
     assert wire.read("w", document) == record
 
 
-def test_the_parts_of_the_file_are_a_list_and_two_that_may_be_null() -> None:
-    assert {layout(space).part for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE)} == {
+def test_the_parts_of_the_file_are_a_list_and_three_that_may_be_null() -> None:
+    assert {layout(space).part for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE)} == {
         "workflows",
         "swap_in_progress",
         "current_recipe",
+        "unknown_recipe",
     }
-    for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE):
+    for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE):
         assert (layout(space).folder, layout(space).name) == ("workflows", "workflows.json")
     listed = layout(WORKFLOWS)
     documents = {"b": {"name": "b"}, "a": {"name": "a"}}
@@ -112,6 +141,23 @@ def test_a_file_of_the_source_system_is_read() -> None:
     assert (marker.recipe, marker.holder.start_ticks, marker.token) == ("q", 1, 0)
 
 
+def test_records_of_an_earlier_version_are_read() -> None:
+    holder = {"host_id": "h", "boot_id": "b", "pid_ns": 4, "pid": 5, "start_ticks": 678, "label": "me"}
+    marker = {
+        "recipe": "q",
+        "holder": holder,
+        "begun_at": "2026-01-01T12:00:00Z",
+        "token": 7,
+        "others": {},
+        "schema_version": 1,
+    }
+    read = SWAP_MARKER.decode("only", json.dumps(marker))
+    assert (read.recipe, read.token, read.phase, read.reload) == ("q", 7, None, False)
+    in_a_file = wires.marker_to_file(read)
+    del in_a_file["phase"], in_a_file["reload"]
+    assert wires.marker_from_file("only", in_a_file) == read
+
+
 def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
     """Read as one, it failed every look at all the others."""
     document = {"recipe": "llama", "owner_pid": 1, "owner_start_ns": 0, "started_at": 0, "last_renewed_at": 253402300799}
@@ -126,7 +172,7 @@ def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
     )
 )
 def test_a_document_that_is_none_raises_what_a_layout_may_raise(document: dict[str, object]) -> None:
-    for read in (wires.workflow_from_file, wires.marker_from_file, wires.current_from_file):
+    for read in (wires.workflow_from_file, wires.marker_from_file, wires.current_from_file, wires.unknown_from_file):
         try:
             read("w", document)
         except (ValueError, TypeError, KeyError, msgspec.MsgspecError):

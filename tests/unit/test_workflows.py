@@ -25,6 +25,7 @@ from holdfast.kernel.errors import (
     InvalidValue,
     LeaseLost,
     NotFound,
+    NotLoaded,
     RecordInvalid,
     StoreUnavailable,
 )
@@ -62,6 +63,77 @@ def test_a_registration_says_whether_a_swap_is_needed(world: World) -> None:
     assert not world.workflows.register("train", "llama").swap_needed
     assert world.workflows.register("other", "qwen").swap_needed
     assert names(world) == ["other", "train"]
+
+
+def test_work_that_begins_at_once_is_refused_on_another_recipe(world: World) -> None:
+    """It began on whatever was loaded, with a warning."""
+    # Where nothing was ever loaded, nothing is known to be wrong.
+    first = world.workflows.register("first", "llama", loaded_only=True)
+    assert first.swap_needed
+    world.workflows.release("first", first.workflow.token)
+    with world.workflows.swap("llama") as swap:
+        pass
+    assert not world.workflows.register("train", "llama", loaded_only=True).swap_needed
+    before = world.kinds()
+    with pytest.raises(NotLoaded) as caught:
+        world.workflows.register("other", "qwen", loaded_only=True)
+    fields = caught.value.fields
+    assert (fields["recipe"], fields["loaded"], fields["token"]) == ("qwen", "llama", swap.token)
+    assert fields["by"] == "p1 (process 1)" and "holdfast swap to qwen" in caught.value.message
+    with pytest.raises(NotLoaded), world.workflows.running("other", "qwen"):
+        raise AssertionError("it must not begin")
+    assert names(world) == ["train"] and world.kinds() == before
+    with world.workflows.running("other", "qwen", any_recipe=True) as work:
+        assert work.swap_needed and names(world) == ["other", "train"]
+
+
+def test_work_is_refused_while_it_is_unknown_what_is_loaded(world: World) -> None:
+    with world.workflows.swap("llama"):
+        pass
+    world.workflows.swap("qwen").__enter__().fail("exit status 9", exit_status=9)
+    for recipe in ("llama", "qwen"):
+        with pytest.raises(NotLoaded) as caught:
+            world.workflows.running("train", recipe).__enter__()
+        fields = caught.value.fields
+        assert (fields["loaded"], fields["failed"], fields["exit_status"]) == (None, "qwen", 9)
+    assert names(world) == []
+    assert world.workflows.register("train", "llama").swap_needed
+
+
+def test_work_that_begins_at_once_is_refused_until_its_recipe_is_loaded(world: World) -> None:
+    with world.process(2).swap("llama"):
+        with pytest.raises(EAgain):
+            world.workflows.register("train", "llama", loaded_only=True)
+        # To say that it is needed is allowed.
+        world.workflows.register("train", "llama")
+    assert not world.workflows.register("train", "llama", loaded_only=True).swap_needed
+
+
+@pytest.mark.parametrize("loaded", ["llama", "unknown"])
+def test_work_that_waits_begins_when_its_recipe_is_loaded(world: World, loaded: str) -> None:
+    with world.workflows.swap("llama") as swap:
+        if loaded == "unknown":
+            swap.fail("out of memory")
+    told: list[object] = []
+    waits, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        def tell(in_the_way: object) -> None:
+            told.append(in_the_way)
+            waits.set()
+
+        with world.process(2).running("train", "qwen", wait_s=PATIENCE_S, on_wait=tell):
+            begun.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert waits.wait(PATIENCE_S)
+    with world.workflows.swap("qwen", timeout_s=PATIENCE_S):
+        assert not begun.is_set()
+    assert begun.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    status = world.workflows.swap_status()
+    assert status.current is not None and status.current.recipe == "qwen" and told
 
 
 def test_a_name_is_one_owners(world: World) -> None:

@@ -34,12 +34,20 @@ def lock_on(store: Store) -> SwapLock:
 
 
 def seen_by(
-    seat: Processes, real: Store, store: Any, journal: Journal, *, lock: SwapLock, signals: Path, label: str = ""
+    seat: Processes,
+    real: Store,
+    store: Any,
+    journal: Journal,
+    *,
+    lock: SwapLock,
+    signals: Path,
+    label: str = "",
+    within: tuple[str, int] | None = None,
 ) -> Workflows:
     """The workflows of a store as a process sees them; in plain files wired as they are for a user."""
     if isinstance(real, FilesStore):
-        return workflows_in_folder(real.folders.of(FOLDER), signals.parent, store, journal, seat, label=label)
-    return Workflows(store, journal, seat, swap_lock=lock, signals=SignalFiles(signals), label=label)
+        return workflows_in_folder(real.folders.of(FOLDER), signals.parent, store, journal, seat, label=label, within=within)
+    return Workflows(store, journal, seat, swap_lock=lock, signals=SignalFiles(signals), label=label, within=within)
 
 
 class World:
@@ -55,11 +63,13 @@ class World:
         self.lock = lock_on(store)
         self.workflows = self.process(1)
 
-    def process(self, pid: int, machine: Machine | None = None) -> Workflows:
+    def process(self, pid: int, machine: Machine | None = None, within: tuple[str, int] | None = None) -> Workflows:
         """The workflows as a new process sees them."""
         seat = (machine or self.machine).begin(pid)
-        signals = self.folder / "signals"
-        return seen_by(seat, self.real_store, self.store, self.journal, lock=self.lock, signals=signals, label=f"p{pid}")
+        signals, label = self.folder / "signals", f"p{pid}"
+        return seen_by(
+            seat, self.real_store, self.store, self.journal, lock=self.lock, signals=signals, label=label, within=within
+        )
 
     def entries(self) -> list[Entry]:
         return [entry for batch in self.journal.since() for entry in batch.entries]

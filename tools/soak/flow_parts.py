@@ -3,7 +3,7 @@
 import contextlib
 
 from holdfast.app import Holdfast
-from holdfast.kernel.errors import EAgain, Held, LeaseLost, LockTimeout, Unavailable
+from holdfast.kernel.errors import EAgain, Held, LeaseLost, LockTimeout, NotLoaded, Unavailable
 from tools.soak.child import Child
 
 RECIPES = ["recipe-a", "recipe-b", "recipe-c"]
@@ -15,7 +15,10 @@ def workflow(child: Child, hf: Holdfast) -> bool:
         return False
     recipe = child.draw.choice(RECIPES)
     try:
-        with hf.workflows.running(child.name, recipe, ttl_s=120.0, preemptible=child.draw.random() < 0.5, wait_s=1.0) as work:
+        preemptible, any_recipe = child.draw.random() < 0.5, child.draw.random() < 0.5
+        with hf.workflows.running(
+            child.name, recipe, ttl_s=120.0, preemptible=preemptible, any_recipe=any_recipe, wait_s=1.0
+        ) as work:
             with child.witness(f"gpu-{recipe}", shared=True) as seen:
                 if not seen:
                     child.wrong(f"a swap goes on under {child.name}, which needs {recipe}")
@@ -23,7 +26,7 @@ def workflow(child: Child, hf: Holdfast) -> bool:
                     child.pause(0.02)
                     if work.should_yield():
                         break
-    except (EAgain, Held):
+    except (EAgain, Held, NotLoaded):
         child.count("refused")
     except LeaseLost as error:
         child.wrong(f"a workflow that lives was swept: {error.message}")
@@ -32,13 +35,14 @@ def workflow(child: Child, hf: Holdfast) -> bool:
 
 
 def swapper(child: Child, hf: Holdfast) -> bool:
-    """No work with another recipe is left when the block begins, and none begins before it ends."""
+    """No work with another recipe is left when a load begins, and none begins before it ends."""
     if child.draining:
         return False
     recipe = child.draw.choice(RECIPES)
     try:
         with hf.workflows.swap(recipe, grace_s=0.2, timeout_s=5.0) as swap, contextlib.ExitStack() as seen:
-            taken = [seen.enter_context(child.witness(f"gpu-{other}")) for other in RECIPES if other != recipe]
+            others = [other for other in RECIPES if other != recipe and swap.needed]
+            taken = [seen.enter_context(child.witness(f"gpu-{other}")) for other in others]
             child.pause(0.02)
             if not all(taken) and _in_force(swap):
                 child.wrong(f"{child.name} swaps to {recipe} under running work")

@@ -18,7 +18,15 @@ from holdfast.primitives.journal import Journal
 
 
 def workflows_in_folder(
-    folder: Path, own: Path, store: Store, journal: Journal, processes: Processes, *, label: str = "", access: Access = PRIVATE
+    folder: Path,
+    own: Path,
+    store: Store,
+    journal: Journal,
+    processes: Processes,
+    *,
+    label: str = "",
+    within: tuple[str, int] | None = None,
+    access: Access = PRIVATE,
 ) -> Workflows:
     """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no place for. Makes both.
 
@@ -34,4 +42,5 @@ def workflows_in_folder(
         signals=SignalFiles(own / "signals", access),
         mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
         label=label,
+        within=within,
     )

@@ -2,7 +2,7 @@
 
     HoldfastError
       Refused          the state says no
-        NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  ImpossibleTransition
+        NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded  ImpossibleTransition
         Untrusted      an agent's record leads to something that must not be controlled by it
           ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch  NotTmuxBacked  TmuxSessionMismatch
           NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
@@ -97,6 +97,12 @@ class DeadlockDetected(Refused):
     """Waiting would close a cycle; the fields name it."""
 
     code = "deadlock"
+
+
+class NotLoaded(Refused):
+    """Work would begin on another recipe than its own, or on an unknown one."""
+
+    code = "not_loaded"
 
 
 class ImpossibleTransition(Refused):
@@ -382,6 +388,7 @@ STATUS: Mapping[str, Status] = {
     "full": Status(4, 429),
     "eagain": Status(4, 409),
     "deadlock": Status(4, 409),
+    "not_loaded": Status(4, 409),
     "impossible_transition": Status(1, 409),
     "untrusted": Status(4, 409),
     "manifest_path_relative": Status(4, 409),

@@ -109,6 +109,8 @@ def _of_swap(swap: SwapPicture) -> Iterator[Need]:
     if swap.target is not None and swap.waits_for:
         words = f"the swap to {swap.target} waits for {', '.join(swap.waits_for[:5])}"
         yield Need(kind="swap", name="swap", tone="wait", words=words, at=swap.begun_at)
+    elif swap.target is None and swap.unknown:
+        yield Need(kind="swap", name="swap", tone="bad", words=f"unknown model: {swap.unknown}", at=swap.unknown_at)
 
 
 def _of_jobs(jobs: Jobs, failed: int) -> Iterator[Need]:

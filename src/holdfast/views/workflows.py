@@ -1,7 +1,8 @@
 """Workflows and the swap for the page: what is loaded, what is being loaded, and who it waits for."""
 
 from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
-from holdfast.domains.workflows.record import who
+from holdfast.domains.workflows.record import waits_for, who
+from holdfast.domains.workflows.refusing import unknown_words
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.views.why import Fact, Tone, Why, known
 
@@ -29,10 +30,14 @@ class WorkflowLine(Plain, frozen=True, kw_only=True):
 
 
 class SwapPicture(Plain, frozen=True, kw_only=True):
-    """What is loaded, the swap under way, and the workflows that live."""
+    """What is loaded, the swap under way, and the workflows that live. `unknown` says why nobody knows what is loaded: a load
+    failed, or has not ended."""
 
     current: str | None
     loaded_at: Instant | None
+    unknown: str
+    unknown_at: Instant | None
+    """When the load failed; None while it goes on."""
     target: str | None
     by: str
     begun_at: Instant | None
@@ -47,6 +52,8 @@ def swap_picture(workflows: Workflows) -> SwapPicture:
     return SwapPicture(
         current=None if found.current is None else found.current.recipe,
         loaded_at=None if found.current is None else found.current.loaded_at,
+        unknown="" if found.unknown is None else unknown_words(found.unknown),
+        unknown_at=None if found.unknown is None else found.unknown.ended_at,
         target=None if found.marker is None else found.marker.recipe,
         by="" if found.marker is None else who(found.marker.holder),
         begun_at=None if found.marker is None else found.marker.begun_at,
@@ -88,8 +95,10 @@ def why_swap(workflows: Workflows) -> Why:
     picture = swap_picture(workflows)
     if picture.target is None:
         loaded = f"{picture.current} is loaded." if picture.current else "Nothing was ever swapped in here."
+        if picture.unknown:
+            loaded = f"What is loaded is unknown: {picture.unknown}. No work begins until a swap has succeeded."
         words: tuple[str, ...] = ("No swap is under way.", loaded)
-        state, tone = "no swap", "idle"
+        state, tone = ("unknown", "bad") if picture.unknown else ("no swap", "idle")
     elif picture.waits_for:
         words = (f"{picture.by} wants {picture.target}, and waits for: {', '.join(picture.waits_for)}.",)
         state, tone = "waits for work to end", "wait"
@@ -99,18 +108,22 @@ def why_swap(workflows: Workflows) -> Why:
     return Why(
         kind="swap",
         name="swap",
-        title=f"swap to {picture.target}" if picture.target else f"model {picture.current or 'none'}",
+        title=f"swap to {picture.target}" if picture.target else f"model {picture.current or _no_model(picture)}",
         state=state,
         tone=tone,  # type: ignore[arg-type]
         words=words,
         facts=known(
-            Fact(name="loaded now", text=picture.current or ""),
+            Fact(name="loaded now", text=picture.current or ("unknown" if picture.unknown else "")),
             Fact(name="loaded", at=picture.loaded_at),
             Fact(name="swap begun", at=picture.begun_at),
             Fact(name="by", text=picture.by),
         ),
         advice=("`holdfast swap log` tells what happened; a dead swap's marker is cleared by itself",),
     )
+
+
+def _no_model(picture: SwapPicture) -> str:
+    return "unknown" if picture.unknown else "none"
 
 
 def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
@@ -122,7 +135,7 @@ def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
         tone=tone,
         preemptible=workflow.preemptible,
         owner=who(workflow.owner),
-        in_the_way=found.marker is not None and found.marker.recipe != workflow.recipe,
+        in_the_way=found.marker is not None and waits_for(found.marker, workflow),
         started_at=workflow.started_at,
         ends_at=workflow.lease.expires_at,
     )

@@ -1,8 +1,8 @@
 """Workflows: who needs which recipe on the GPU, and when it may be swapped.
 
-record.py    a workflow, the marker of a swap, the current recipe, and what a request to yield may become
+record.py    a workflow, the marker of a swap, what is loaded, and what a request to yield may become
 wire.py      their form in `workflows.json`
-spaces.py    the three spaces, and what is notified
+spaces.py    the four spaces, and what is notified
 change.py    one change: it sweeps and reconciles first, then its verbs
 room.py      what every operation shares
 registry.py  register, renew, release, list, sweep, asking to yield
@@ -13,7 +13,7 @@ swap_lock.py, signals.py, swap_log.py    the ports: a lock that dies with its pr
 refusing.py  what callers are told when the state says no
 """
 
-from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
+from holdfast.domains.workflows.record import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow
 from holdfast.domains.workflows.registering import Registered
 from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
 from holdfast.domains.workflows.swap import Policy, Swap
@@ -22,6 +22,7 @@ from holdfast.domains.workflows.work import Work
 
 __all__ = [
     "CurrentRecipe",
+    "Phase",
     "Policy",
     "Preempt",
     "Reconciled",
@@ -30,6 +31,7 @@ __all__ = [
     "SwapEvent",
     "SwapMarker",
     "SwapStatus",
+    "UnknownRecipe",
     "Work",
     "Workflow",
     "Workflows",

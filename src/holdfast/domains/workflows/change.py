@@ -7,9 +7,21 @@ that nobody stands behind is cleared. Both happen under the latch, and are told 
 from collections.abc import Mapping
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from holdfast.domains.workflows import swap_log
-from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow, moved, who
-from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARKER, WORKFLOWS, topic_of
+from holdfast.domains.workflows.record import (
+    CurrentRecipe,
+    Loaded,
+    Phase,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+    moved,
+    who,
+)
+from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS, topic_of
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.holder import Holder, Liveness
@@ -39,10 +51,10 @@ def marker_in(tx: ReadTx) -> SwapMarker | None:
     return None if row is None else row.record
 
 
-def current_in(tx: ReadTx) -> CurrentRecipe | None:
-    """What the last successful swap loaded."""
-    row = tx.get(CURRENT_RECIPE, ONLY)
-    return None if row is None else row.record
+def loaded_in(tx: ReadTx) -> Loaded:
+    """What is known of what is loaded."""
+    current, unknown = tx.get(CURRENT_RECIPE, ONLY), tx.get(UNKNOWN_RECIPE, ONLY)
+    return Loaded(None if current is None else current.record, None if unknown is None else unknown.record)
 
 
 class Change:
@@ -117,26 +129,53 @@ class Change:
 
     # --- the swap ---
 
-    def mark(self, marker: SwapMarker) -> None:
-        """A swap begins."""
+    def mark(self, marker: SwapMarker, *, needed: bool) -> None:
+        """A swap begins. One that is not needed loads nothing, and is told of when it ends."""
         self.marker = marker
         self.tx.put(SWAP_MARKER, ONLY, marker)
-        self.tell(swap_log.STARTED, marker.recipe, {"who": who(marker.holder), "token": marker.token})
+        if needed:
+            self.tell(swap_log.STARTED, marker.recipe, {"who": who(marker.holder), "token": marker.token})
         self.tx.notify(CHANGED)
 
+    def drain(self, marker: SwapMarker) -> None:
+        """A swap is about to wait for work. Whoever waits for the swap looks again: the work may be its own."""
+        if marker.phase is not Phase.WAITING:
+            self._advance(marker, Phase.WAITING)
+            self.tx.notify(CHANGED)
+
+    def begin_load(self, marker: SwapMarker) -> Loaded:
+        """The load begins: from here on nobody knows what is loaded, until the load has succeeded. Returns what was known
+        before, for `abandon`."""
+        known = loaded_in(self.tx)
+        self._put_unknown(_unknown(marker, known, began_at=self.tx.now, why="the load has not ended"))
+        self._advance(marker, Phase.LOADING)
+        return known
+
     def load(self, marker: SwapMarker) -> None:
-        """A swap ends well: its recipe is the current one."""
-        before = current_in(self.tx)
+        """A load has succeeded: its recipe is the current one."""
+        before = _last_known(loaded_in(self.tx))
         by = who(marker.holder)
         loaded = CurrentRecipe(recipe=marker.recipe, loaded_at=self.tx.now, token=marker.token, by=by)
-        self.tx.put(CURRENT_RECIPE, ONLY, loaded)
+        self._put_known(Loaded(loaded, None))
         self._unmark(marker)
-        self.tell(
-            swap_log.COMPLETED, marker.recipe, {"who": by, "token": marker.token, "before": before.recipe if before else None}
-        )
+        self.tell(swap_log.COMPLETED, marker.recipe, {"who": by, "token": marker.token, "before": before})
 
-    def abandon(self, marker: SwapMarker, kind: str, why: str) -> None:
-        """A swap ends without effect."""
+    def skip(self, marker: SwapMarker) -> None:
+        """A swap ends that was not needed: its recipe was loaded already, and still is."""
+        self._unmark(marker)
+        self.tell(swap_log.NOT_NEEDED, marker.recipe, {"who": who(marker.holder), "token": marker.token})
+
+    def fail(self, marker: SwapMarker, why: str, exit_status: int | None) -> None:
+        """A load has failed: nobody knows what is loaded."""
+        self._end_load(marker, why, exit_status)
+        self._unmark(marker)
+        data = {"who": who(marker.holder), "token": marker.token, "why": why, "unknown": True}
+        self.tell(swap_log.FAILED, marker.recipe, data if exit_status is None else {**data, "exit_status": exit_status})
+
+    def abandon(self, marker: SwapMarker, kind: str, why: str, known: Loaded | None) -> None:
+        """A swap ends without having loaded anything. `known` is what `begin_load` returned, if it came so far."""
+        if known is not None:
+            self._put_known(known)
         self._unmark(marker)
         self.tell(kind, marker.recipe, {"who": who(marker.holder), "token": marker.token, "why": why})
 
@@ -171,11 +210,41 @@ class Change:
         self.tx.notify(topic_of(workflow.name))
 
     def _clear_orphan(self, marker: SwapMarker, verdicts: Verdicts) -> None:
-        self._unmark(marker)
         self.orphan = marker
         dead = verdicts.get(marker.holder) is Liveness.DEAD
         why = "its holder is dead" if dead else "its holder does not have the swap lock"
-        self.tell(swap_log.ORPHANED, marker.recipe, {"who": who(marker.holder), "token": marker.token, "why": why})
+        data = {"who": who(marker.holder), "token": marker.token, "why": why}
+        # A program that does not say how far its swap had come may have begun to load.
+        if marker.phase in (Phase.LOADING, None):
+            self._end_load(marker, f"the swap ended while it loaded: {why}", None)
+            data["unknown"] = True
+        self._unmark(marker)
+        self.tell(swap_log.ORPHANED, marker.recipe, data)
+
+    def _advance(self, marker: SwapMarker, phase: Phase) -> None:
+        self.marker = replace(marker, phase=phase)
+        self.tx.put(SWAP_MARKER, ONLY, self.marker)
+
+    def _end_load(self, marker: SwapMarker, why: str, exit_status: int | None) -> None:
+        known = loaded_in(self.tx)
+        unknown = known.unknown
+        if unknown is None or unknown.token != marker.token:
+            unknown = _unknown(marker, known, began_at=marker.begun_at, why=why)
+        self._put_unknown(replace(unknown, ended_at=self.tx.now, exit_status=exit_status, why=why))
+
+    def _put_unknown(self, unknown: UnknownRecipe) -> None:
+        self._put_known(Loaded(None, unknown))
+
+    def _put_known(self, known: Loaded) -> None:
+        """Store what is known of what is loaded: one of the two records, or none."""
+        if known.current is None:
+            self.tx.delete(CURRENT_RECIPE, ONLY)
+        else:
+            self.tx.put(CURRENT_RECIPE, ONLY, known.current)
+        if known.unknown is None:
+            self.tx.delete(UNKNOWN_RECIPE, ONLY)
+        else:
+            self.tx.put(UNKNOWN_RECIPE, ONLY, known.unknown)
 
     def _unmark(self, marker: SwapMarker) -> None:
         """No swap is under way any more, and whom it asked to yield need not."""
@@ -195,6 +264,24 @@ class Change:
         """The recipe for which a workflow was asked to yield; its own where an operator asked."""
         mine = self.marker is not None and workflow.preempt_swap == self.marker.token
         return self.marker.recipe if self.marker is not None and mine else workflow.recipe
+
+
+def _unknown(marker: SwapMarker, known: Loaded, *, began_at: datetime, why: str) -> UnknownRecipe:
+    return UnknownRecipe(
+        recipe=marker.recipe,
+        before=_last_known(known),
+        began_at=began_at,
+        why=why,
+        token=marker.token,
+        by=who(marker.holder),
+    )
+
+
+def _last_known(known: Loaded) -> str | None:
+    """The recipe that was known to be loaded last."""
+    if known.current is not None:
+        return known.current.recipe
+    return None if known.unknown is None else known.unknown.before
 
 
 def _asked_of(workflow: Workflow) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""A workflow, the marker of a swap and the current recipe: their records, and what a request to yield may become."""
+"""A workflow, the marker of a swap, and what is loaded: their records, and what a request to yield may become."""
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -58,24 +58,67 @@ class Workflow(Record, frozen=True, kw_only=True):
         return leases.grant(self.last_renewed_at, self.ttl_seconds, explicit=True)
 
 
+class Phase(enum.StrEnum):
+    """How far a swap has come."""
+
+    BEGUN = "begun"
+    WAITING = "waiting"
+    LOADING = "loading"
+
+
 class SwapMarker(Record, frozen=True, kw_only=True):
-    """Says that a swap is under way. It counts only while its holder lives and has the swap lock."""
+    """Says that a swap is under way. It counts only while its holder lives and has the swap lock.
+
+    `phase` is None in the marker of a program that does not say how far its swap has come. `reload` is true when the recipe was
+    loaded already and is loaded again, so that work with this very recipe is in the way too.
+    """
 
     recipe: str
     holder: Holder
     begun_at: Instant
     token: int
+    phase: Phase | None = None
+    reload: bool = False
     others: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class CurrentRecipe(Record, frozen=True, kw_only=True):
-    """What the last successful swap loaded."""
+    """What is loaded: the last load succeeded. There is none while `UnknownRecipe` is there."""
 
     recipe: str
     loaded_at: Instant
     token: int
     by: str = ""
     others: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class UnknownRecipe(Record, frozen=True, kw_only=True):
+    """Nobody knows what is loaded: the load of `recipe` has failed, was killed, or has not ended yet.
+
+    Stored before a load begins, so that a swapper which is killed need not say it. `ended_at` is None until somebody has seen
+    the end of that load. `before` is the recipe that was known to be loaded last.
+    """
+
+    recipe: str
+    before: str | None = None
+    began_at: Instant
+    ended_at: Instant | None = None
+    exit_status: int | None = None
+    why: str = ""
+    token: int
+    by: str = ""
+    others: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Loaded(NamedTuple):
+    """What is known of what is loaded. Both are None when nothing was ever loaded."""
+
+    current: CurrentRecipe | None
+    unknown: UnknownRecipe | None
+
+    def has(self, recipe: str) -> bool:
+        """Is this recipe loaded for certain?"""
+        return self.current is not None and self.current.recipe == recipe
 
 
 def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
@@ -89,6 +132,13 @@ def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
     if to is Preempt.REQUESTED or to is Preempt.NONE:
         return replace(workflow, preempt=to, preempt_swap=swap)
     return replace(workflow, preempt=to)
+
+
+def waits_for(marker: SwapMarker, workflow: Workflow) -> bool:
+    """Is a workflow in the way of a swap? Work with the swap's own recipe is so only when that is loaded again under it."""
+    if workflow.recipe != marker.recipe:
+        return True
+    return marker.reload and not same_process(workflow.owner, marker.holder)
 
 
 def same_process(one: Holder, other: Holder) -> bool:

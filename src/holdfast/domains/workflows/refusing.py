@@ -1,20 +1,96 @@
 """What callers are told when the state says no."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from holdfast.domains.workflows.record import SwapMarker, Workflow, who
-from holdfast.kernel.errors import EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound
+from holdfast.domains.workflows.record import Loaded, SwapMarker, UnknownRecipe, Workflow, who
+from holdfast.kernel import clock
+from holdfast.kernel.errors import DeadlockDetected, EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound, NotLoaded
 
 
 def swap_under_way(recipe: str, marker: SwapMarker) -> EAgain:
-    """A registration for another recipe than the one that is being loaded."""
+    """A registration for another recipe than the one that is being loaded, or for one that is not loaded yet."""
+    swap = "reload of" if marker.reload else "swap to"
     return EAgain(
-        f"a swap to {marker.recipe} by {who(marker.holder)} is under way, so nothing may begin with {recipe}: try again "
-        "when it is over; `holdfast swap status` shows it",
+        f"a {swap} {marker.recipe} by {who(marker.holder)} is under way, so nothing may begin with {recipe}: try again "
+        "when it is over, or wait for that with --wait; `holdfast swap status` shows it",
         recipe=recipe,
         target=marker.recipe,
         holder_pid=marker.holder.pid,
         token=marker.token,
+    )
+
+
+def not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
+    """Work that would begin on another recipe than its own, or on nobody knows what."""
+    current, unknown = loaded
+    return NotLoaded(
+        f"{recipe} is not loaded: {loaded_words(loaded)}. Load it with `holdfast swap to {recipe} -- COMMAND`, wait until "
+        "somebody has with --wait, or begin on whatever is loaded with --any-recipe",
+        recipe=recipe,
+        loaded=None if current is None else current.recipe,
+        loaded_at=None if current is None else clock.render(current.loaded_at),
+        by=current.by if current is not None else unknown.by if unknown is not None else None,
+        token=current.token if current is not None else unknown.token if unknown is not None else None,
+        failed=None if unknown is None else unknown.recipe,
+        exit_status=None if unknown is None else unknown.exit_status,
+    )
+
+
+def loaded_words(loaded: Loaded) -> str:
+    """What is loaded, in words."""
+    if loaded.unknown is not None:
+        return f"what is loaded is unknown, since {unknown_words(loaded.unknown)}"
+    if loaded.current is None:
+        return "nothing was ever loaded"
+    current = loaded.current
+    return f"{current.recipe} is, by the swap of {current.by or 'another program'} at {_at(current.loaded_at)}"
+
+
+def unknown_words(unknown: UnknownRecipe) -> str:
+    """Which load left the device unknown, in words."""
+    load = f"the load of {unknown.recipe}" + (f" by {unknown.by}" if unknown.by else "")
+    if unknown.ended_at is None:
+        words = f"{load}, begun at {_at(unknown.began_at)}, has not ended"
+    else:
+        words = f"{load} failed at {_at(unknown.ended_at)} ({unknown.why})"
+    return words if unknown.before is None else f"{words}; before it, {unknown.before} was loaded"
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def swap_deadlock(recipe: str, marker: SwapMarker, own: Sequence[Workflow]) -> DeadlockDetected:
+    """A swap that would wait for another swap, which waits for work of the first swap's own process."""
+    return _deadlock(f"the swap to {recipe}", recipe, marker, own)
+
+
+def registration_deadlock(name: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]) -> DeadlockDetected:
+    """A registration that would wait for a swap, which waits for work of the same owner."""
+    return _deadlock(f"the registration of {name} for {recipe}", recipe, marker, own)
+
+
+def _deadlock(waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]) -> DeadlockDetected:
+    cycle = f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which waits for {named(own)}"
+    return DeadlockDetected(
+        f"{cycle}: that work belongs to the same process, so neither would ever go on. Release it, and try again",
+        recipe=recipe,
+        target=marker.recipe,
+        holder_pid=marker.holder.pid,
+        conflicts=[workflow.name for workflow in own],
+        cycle=cycle,
+    )
+
+
+def own_work(recipe: str, own: Sequence[Workflow]) -> DeadlockDetected:
+    """A swap that would wait for work of its own process."""
+    cycle = f"the swap to {recipe} would wait for {named(own)}"
+    return DeadlockDetected(
+        f"{cycle}: that work belongs to the process that swaps, so it would wait for itself. Release it first",
+        recipe=recipe,
+        conflicts=[workflow.name for workflow in own],
+        cycle=cycle,
     )
 
 
@@ -61,7 +137,7 @@ def no_such(name: str) -> NotFound:
 def swap_lost(recipe: str, token: int) -> LeaseLost:
     """The swap is not the caller's any more."""
     return LeaseLost(
-        f"the swap to {recipe} has lost its lock, and the current recipe was not changed: stop loading, look with "
+        f"the swap to {recipe} has lost its lock, so {recipe} does not count as loaded: stop loading, look with "
         "`holdfast swap status`, and begin again",
         recipe=recipe,
         token=token,
@@ -98,6 +174,11 @@ def refused(recipe: str, conflicts: Sequence[Workflow]) -> Held:
         recipe=recipe,
         conflicts=[workflow.name for workflow in conflicts],
     )
+
+
+def named(workflows: Sequence[Workflow]) -> str:
+    """Workflows with their recipes and owners, in words."""
+    return ", ".join(f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)})" for workflow in workflows)
 
 
 def listed(conflicts: Sequence[Workflow]) -> str:

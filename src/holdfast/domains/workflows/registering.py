@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import refusing
-from holdfast.domains.workflows.change import Change, current_in
-from holdfast.domains.workflows.record import Workflow, same_process
+from holdfast.domains.workflows.change import Change, loaded_in
+from holdfast.domains.workflows.record import Loaded, Phase, SwapMarker, Workflow, same_process, waits_for
 from holdfast.domains.workflows.room import Room, Sight
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import CHANGED
 from holdfast.domains.workflows.swap import OnWait
 from holdfast.domains.workflows.watch import Watch
-from holdfast.kernel.errors import EAgain, InvalidValue
+from holdfast.kernel.errors import EAgain, InvalidValue, NotLoaded
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
 from holdfast.kernel.names import check_id, check_label
@@ -36,10 +36,18 @@ class Terms(NamedTuple):
     ttl_s: float
     preemptible: bool
     path: str | None
+    loaded_only: bool
 
 
 def checked_terms(
-    signals: Signals, name: str, recipe: str, owner: Holder, ttl_s: float, preemptible: bool, path: str | None
+    signals: Signals,
+    name: str,
+    recipe: str,
+    owner: Holder,
+    ttl_s: float,
+    preemptible: bool,
+    path: str | None,
+    loaded_only: bool,
 ) -> Terms:
     """What a workflow asks for, if it may. Raises InvalidName and InvalidValue."""
     check_id(name, "workflow")
@@ -48,7 +56,7 @@ def checked_terms(
     if path is not None and not preemptible:
         raise InvalidValue("a signal path without `preemptible` would never be used: say both", field="preempt_signal_path")
     checked = None if path is None else signals.checked(path, name)
-    return Terms(name, recipe, owner, float(ttl_s), preemptible, checked)
+    return Terms(name, recipe, owner, float(ttl_s), preemptible, checked, loaded_only)
 
 
 class Registering:
@@ -59,39 +67,60 @@ class Registering:
         self._terms = terms
 
     def within(self, wait_s: float, on_wait: OnWait | None, stop_fd: int | None) -> Registered:
-        """Register, and wait so long for the end of a swap that is in the way. Raises EAgain and Held."""
+        """Register, and wait so long for the end of a swap that is in the way, or for the recipe to be loaded. Raises EAgain,
+        Held, NotLoaded, and DeadlockDetected instead of a wait that would not end."""
         deadline_s = time.monotonic() + wait_s
         if not wait_s:
-            return self._register()
+            return self._register(waits=False)
         with self._room.store.listen([CHANGED]) as ears:
             while True:
                 try:
-                    return self._register()
-                except EAgain:
+                    return self._register(waits=time.monotonic() < deadline_s)
+                except (EAgain, NotLoaded):
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:
                         raise
                 if not self._sleep(ears, left_s, on_wait, stop_fd):
                     deadline_s = time.monotonic()
 
-    def _register(self) -> Registered:
+    def _register(self, *, waits: bool) -> Registered:
         terms = self._terms
 
         def body(change: Change) -> tuple[Registered, bool]:
-            if change.marker is not None and change.marker.recipe != terms.recipe:
+            loaded = loaded_in(change.tx)
+            if change.marker is not None and self._is_in_the_way(change.marker, loaded):
+                if waits:
+                    self._check_own(change, change.marker)
                 raise refusing.swap_under_way(terms.recipe, change.marker)
-            current = current_in(change.tx)
             before = change.workflows.get(terms.name)
             if before is not None and not same_process(before.owner, terms.owner):
                 raise refusing.held(before)
+            # Where nothing was ever loaded, nothing is known to be wrong either.
+            if terms.loaded_only and not loaded.has(terms.recipe) and loaded != Loaded(None, None):
+                raise refusing.not_loaded(terms.recipe, loaded)
             workflow = self._written(change, before)
-            return Registered(workflow, current is None or current.recipe != terms.recipe), before is None
+            return Registered(workflow, not loaded.has(terms.recipe)), before is None
 
         registered, new = self._room.change(body)
         if new and terms.path is not None:
             # What a dead one of that name left there says nothing to this one.
             self._room.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
         return registered
+
+    def _is_in_the_way(self, marker: SwapMarker, loaded: Loaded) -> bool:
+        """Must this registration wait for the end of a swap?"""
+        if marker.recipe != self._terms.recipe:
+            return True
+        if marker.reload and not same_process(marker.holder, self._terms.owner):
+            # Work that uses the recipe is waited for, so no more of it may begin.
+            return True
+        return self._terms.loaded_only and not loaded.has(marker.recipe)
+
+    def _check_own(self, change: Change, marker: SwapMarker) -> None:
+        """Raises DeadlockDetected when the swap that is in the way waits for work of this very owner."""
+        own = [one for one in change.workflows.values() if self._room.owns(self._terms.owner, one) and waits_for(marker, one)]
+        if own and marker.phase is Phase.WAITING:
+            raise refusing.registration_deadlock(self._terms.name, self._terms.recipe, marker, own)
 
     def _written(self, change: Change, before: Workflow | None) -> Workflow:
         terms = self._terms
@@ -120,8 +149,9 @@ class Registering:
     def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None) -> bool:
         """Until something changes, or the swap that is in the way dies. False when there is to be no more waiting."""
         sight: Sight = self._room.look()
-        if sight.marker is not None and on_wait is not None:
-            on_wait([sight.marker])
+        in_the_way = sight.marker or sight.loaded.current or sight.loaded.unknown
+        if in_the_way is not None and on_wait is not None:
+            on_wait([in_the_way])
         with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
             return watch.wait(ears, left_s, stop_fd)
 

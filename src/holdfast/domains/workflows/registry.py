@@ -5,8 +5,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import refusing
-from holdfast.domains.workflows.change import Change, current_in
-from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow
+from holdfast.domains.workflows.change import Change, loaded_in
+from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, UnknownRecipe, Workflow
 from holdfast.domains.workflows.registering import Registered, Registering, check_seconds, check_ttl, checked_terms
 from holdfast.domains.workflows.room import Room, Sight
 from holdfast.domains.workflows.signals import Signals
@@ -24,11 +24,16 @@ from holdfast.primitives.journal import Journal, Lag
 
 
 class SwapStatus(NamedTuple):
-    """What is loaded, and the swap under way, if there is one."""
+    """What is loaded, and the swap under way, if there is one.
+
+    `unknown` is there instead of `current` when a load has failed, was killed, or has not ended yet. Both are None when nothing
+    was ever loaded.
+    """
 
     current: CurrentRecipe | None
     marker: SwapMarker | None
     workflows: list[Workflow]
+    unknown: UnknownRecipe | None = None
 
 
 class Reconciled(NamedTuple):
@@ -43,8 +48,10 @@ class Workflows:
 
     Promised: while a swap is under way nothing begins with another recipe, and no swap goes on before all work with another
     recipe has ended, yielded, died or run out of its time; what a dead swap left behind is cleared by the next one who looks,
-    once, and a live swap is never broken. Not promised: that a program stops when its time to live has passed. It is told at
-    its next renewal.
+    once, and a live swap is never broken; a recipe counts as loaded only from the end of a load that succeeded to the beginning
+    of the next. Not promised: that a program stops when its time to live has passed. It is told at its next renewal.
+
+    `within` is name and token of the workflow under whose `holdfast workflows run` this process was started.
     """
 
     def __init__(
@@ -57,8 +64,9 @@ class Workflows:
         signals: Signals,
         mirror: Mirror | None = None,
         label: str = "",
+        within: tuple[str, int] | None = None,
     ) -> None:
-        self._room = Room(store, journal, processes, swap_lock, signals, mirror or NoMirror())
+        self._room = Room(store, journal, processes, swap_lock, signals, mirror or NoMirror(), within)
         self._label = label
 
     def register(
@@ -70,19 +78,24 @@ class Workflows:
         ttl_s: float = WORKFLOW_TTL_S,
         preemptible: bool = False,
         preempt_signal_path: str | None = None,
+        loaded_only: bool = False,
         wait_s: float = 0,
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> Registered:
-        """Register work that needs a recipe, and say whether that is yet to be loaded.
+        """Register work that needs a recipe, and say whether that is yet to be loaded: such work must not begin before a swap.
 
-        The owner's own workflow of that name is renewed, on the new terms, with its old token and signal path. Sweeps first.
-        `wait_s` is how long to wait for the end of a swap that is in the way, of which `on_wait` is told; the wait also ends
-        when the descriptor `stop_fd` becomes readable. Raises EAgain when a live swap loads another recipe, Held when another
-        live owner has the name, InvalidName and InvalidValue before anything is stored.
+        With `loaded_only` it is registered only if the recipe is loaded, or nothing was ever loaded: for work that begins at
+        once. The owner's own workflow of that name is renewed, on the new terms, with its old token and signal path. Sweeps
+        first. `wait_s` is how long to wait for the end of a swap that is in the way and, with `loaded_only`, for the recipe to
+        be loaded; `on_wait` is told of what is in the way. The wait also ends when the descriptor `stop_fd` becomes readable.
+
+        Raises EAgain when a live swap is in the way, NotLoaded when another recipe is loaded or it is unknown which, Held when
+        another live owner has the name, DeadlockDetected when it would wait for a swap that waits for the same owner's work,
+        InvalidName and InvalidValue before anything is stored.
         """
         holder = self._room.processes.current(self._label) if isinstance(owner, ThisProcess) else owner
-        terms = checked_terms(self._room.signals, name, recipe, holder, ttl_s, preemptible, preempt_signal_path)
+        terms = checked_terms(self._room.signals, name, recipe, holder, ttl_s, preemptible, preempt_signal_path, loaded_only)
         return Registering(self._room, terms).within(check_seconds(wait_s, "wait_s"), on_wait, stop_fd)
 
     def renew(self, name: str, token: int, *, ttl_s: float | None = None) -> Workflow:
@@ -190,14 +203,17 @@ class Workflows:
         ttl_s: float = WORKFLOW_TTL_S,
         preemptible: bool = False,
         preempt_signal_path: str | None = None,
+        any_recipe: bool = False,
         wait_s: float = 0,
         on_wait: OnWait | None = None,
         on_preempt: OnPreempt | None = None,
         on_lost: OnLost | None = None,
     ) -> Work:
         """A workflow for the time of a `with` block: registered at its beginning, renewed in the background at a third of its
-        time to live, released at its end. `on_preempt` and `on_lost` are called in a thread of its own. Raises what `register`
-        raises; LeaseLost at the end if it was swept meanwhile."""
+        time to live, released at its end. `on_preempt` and `on_lost` are called in a thread of its own.
+
+        It begins only if its recipe is loaded, or nothing was ever loaded; with `any_recipe` on whatever is loaded. Raises what
+        `register` raises; LeaseLost at the end if it was swept meanwhile."""
 
         def register() -> Registered:
             return self.register(
@@ -207,6 +223,7 @@ class Workflows:
                 ttl_s=ttl_s,
                 preemptible=preemptible,
                 preempt_signal_path=preempt_signal_path,
+                loaded_only=not any_recipe,
                 wait_s=wait_s,
                 on_wait=on_wait,
             )
@@ -222,19 +239,25 @@ class Workflows:
         grace_s: float = SWAP_GRACE_S,
         timeout_s: float = SWAP_TIMEOUT_S,
         policy: Policy | str = Policy.WAIT,
+        reload: bool = False,
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> Swap:
         """A swap to a recipe, for the time of a `with` block in which it is loaded.
 
+        Look at `needed` in the block: it is False when the recipe is loaded already. Then nobody was asked to yield, the recipe
+        stays loaded until the block ends, and the block must load nothing. With `reload` it is loaded again all the same, once
+        work with this recipe has ended too.
+
         The block begins once no work with another recipe is left. Preemptible work is asked to yield and given `grace_s` for
         it. Work that is not, and work that did not yield, is waited for, or makes the swap be refused at once, by `policy`. If
-        the block ends well, the recipe is the current one; if it raises, nothing has changed. Work is never killed.
+        the block ends well, the recipe is the current one; if it raises, it is unknown what is loaded. Work is never killed.
 
         At the beginning raises LockTimeout when another swap or running work did not end within `timeout_s`, Held when it is
-        refused by policy; at the end LeaseLost when the swap lock was lost meanwhile, and nothing has changed. `on_wait` is
-        told who is in the way when a wait begins, and when that changes. When the descriptor `stop_fd` becomes readable, the
-        wait ends as if its time were over.
+        refused by policy, DeadlockDetected when it would wait for work of its own process or for a swap that does; nothing has
+        changed then. At the end raises LeaseLost when the swap lock was lost meanwhile; it is unknown then what is loaded.
+        `on_wait` is told who is in the way when a wait begins, and when that changes. When the descriptor `stop_fd` becomes
+        readable, the wait ends as if its time were over.
         """
         check_label(recipe, "recipe")
         check_seconds(grace_s, "grace_s")
@@ -249,6 +272,7 @@ class Workflows:
             policy=_policy(policy),
             on_wait=on_wait,
             stop_fd=stop_fd,
+            reload=reload,
         )
 
     def reconcile_swap_marker(self) -> Reconciled:
@@ -265,10 +289,13 @@ class Workflows:
             raise sight.damaged[0]
         (damaged if damaged is not None else []).extend(sight.damaged)
         if self._room.settled(sight):
-            return SwapStatus(sight.current, None, sight.workflows)
-        return self._room.change(
-            lambda change: SwapStatus(current_in(change.tx), change.marker, list(change.workflows.values()))
-        )
+            return SwapStatus(sight.loaded.current, None, sight.workflows, sight.loaded.unknown)
+
+        def body(change: Change) -> SwapStatus:
+            current, unknown = loaded_in(change.tx)
+            return SwapStatus(current, change.marker, list(change.workflows.values()), unknown)
+
+        return self._room.change(body)
 
     def swap_log(self, limit: int = LIST_MAX) -> list[SwapEvent]:
         """The last lines of the swap log, oldest first."""

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.domains.workflows.change import ASKED_STATES, Change, Verdicts, current_in, gone, marker_in, workflows_in
-from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
+from holdfast.domains.workflows.change import ASKED_STATES, Change, Verdicts, gone, loaded_in, marker_in, workflows_in
+from holdfast.domains.workflows.record import Loaded, Preempt, SwapMarker, Workflow, same_process
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import CHANGED, SCOPE, WORKFLOWS
 from holdfast.domains.workflows.swap_lock import SwapLock
@@ -27,7 +27,7 @@ class Sight(NamedTuple):
 
     workflows: list[Workflow]
     marker: SwapMarker | None
-    current: CurrentRecipe | None
+    loaded: Loaded
     now: datetime
     verdicts: Verdicts
     damaged: Damage
@@ -57,6 +57,7 @@ class Room:
         swap_lock: SwapLock,
         signals: Signals,
         mirror: Mirror,
+        within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
         self.journal = journal
@@ -64,18 +65,19 @@ class Room:
         self.swap_lock = swap_lock
         self.signals = signals
         self._mirror = mirror
+        self._within = within
 
     def look(self) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
         damaged: Damage = []
 
-        def body(tx: ReadTx) -> tuple[list[Workflow], SwapMarker | None, CurrentRecipe | None, datetime]:
+        def body(tx: ReadTx) -> tuple[list[Workflow], SwapMarker | None, Loaded, datetime]:
             damaged.clear()
-            return workflows_in(tx, damaged), marker_in(tx), current_in(tx), tx.now
+            return workflows_in(tx, damaged), marker_in(tx), loaded_in(tx), tx.now
 
-        workflows, marker, current, now = self.store.read(body, scope=SCOPE)
+        workflows, marker, loaded, now = self.store.read(body, scope=SCOPE)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
-        return Sight(workflows, marker, current, now, self.verdicts_on(holders), damaged)
+        return Sight(workflows, marker, loaded, now, self.verdicts_on(holders), damaged)
 
     def swap_log_lag(self) -> Lag | None:
         """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
@@ -122,6 +124,10 @@ class Room:
     def death(self, holder: Holder) -> int | None:
         """A descriptor that becomes readable when a process dies; None when it cannot be watched, or is dead already."""
         return self.processes.death(self._placed(holder))
+
+    def owns(self, process: Holder, workflow: Workflow) -> bool:
+        """Is a workflow that process's own, or the one under whose `workflows run` this process was started?"""
+        return same_process(process, workflow.owner) or (workflow.name, workflow.token) == self._within
 
     def is_here(self, holder: Holder) -> bool:
         """Does a process run on this machine, so that it sees our files?"""

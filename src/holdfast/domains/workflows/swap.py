@@ -2,11 +2,13 @@
 
     take the swap lock and write the marker     one transaction, so that none is there without the other
     ask, wait                                   until no work with another recipe is left
+    say that what is loaded is unknown          in the transaction that finds nobody in the way
     load                                        what the caller's block does
     complete, or fail                           one transaction that needs the marker's token and the lock
     let go of the lock
 
-Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears.
+Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears. A recipe that is loaded
+already needs no swap: nobody is asked to yield, and the block keeps other swaps out without loading.
 """
 
 import contextlib
@@ -17,8 +19,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from holdfast.domains.workflows import refusing, swap_log
-from holdfast.domains.workflows.change import Change
-from holdfast.domains.workflows.record import Preempt, SwapMarker, Workflow, who
+from holdfast.domains.workflows.change import Change, loaded_in
+from holdfast.domains.workflows.record import (
+    CurrentRecipe,
+    Loaded,
+    Phase,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+    waits_for,
+    who,
+)
 from holdfast.domains.workflows.room import Room
 from holdfast.domains.workflows.spaces import CHANGED
 from holdfast.domains.workflows.swap_lock import Contender
@@ -38,9 +50,10 @@ class Policy(enum.Enum):
     REFUSE = "refuse"
 
 
-InTheWay = SwapMarker | Workflow
+InTheWay = SwapMarker | Workflow | CurrentRecipe | UnknownRecipe
 OnWait = Callable[[Sequence[InTheWay]], None]
-"""Told who is in the way when a wait begins, and when that changes: another swap, or workflows."""
+"""Told what is in the way when a wait begins, and when that changes: another swap or workflows; for work that waits for its
+recipe, also what is loaded instead."""
 
 
 class Swap:
@@ -57,8 +70,12 @@ class Swap:
         policy: Policy,
         on_wait: OnWait | None,
         stop_fd: int | None = None,
+        reload: bool = False,
     ) -> None:
         self.recipe = recipe
+        self.needed = True
+        """Is there anything to load? False in the block when the recipe is loaded already: then load nothing. The recipe stays
+        loaded until the block ends."""
         self._room = room
         self._me = me
         self._grace_s = grace_s
@@ -67,6 +84,9 @@ class Swap:
         self._policy = policy
         self._on_wait = on_wait
         self._stop_fd = stop_fd
+        self._reload = reload
+        self._pinned = False
+        self._before: Loaded | None = None
         self._told: list[tuple[str, int, Preempt | None]] = []
         self._late: set[int] = set()
         self._token = 0
@@ -91,11 +111,15 @@ class Swap:
             with self._room.store.listen([CHANGED]) as ears:
                 self._begin(ears)
                 faults.reach("swap.marked")
-                self._drain(ears)
+                if self.needed:
+                    self._drain(ears)
                 faults.reach("swap.drained")
-            self._contender.watch(self._lose)
+            if self._pinned:
+                self._let_go()
+            else:
+                self._contender.watch(self._lose)
         except BaseException as error:
-            self._end(swap_log.REFUSED, _why(error))
+            self._end(swap_log.REFUSED, _why(error), loaded=False)
             raise
         return self
 
@@ -104,7 +128,7 @@ class Swap:
             # It was ended in the block, or is its parent's: a forked child that leaves the block ends nothing.
             return
         if error is not None:
-            self._end(swap_log.FAILED, _why(error))
+            self._end(swap_log.FAILED, _why(error), loaded=True)
             return
         faults.reach("swap.loaded")
         try:
@@ -117,7 +141,7 @@ class Swap:
         """Is this swap still in force? Raises LeaseLost when it is not: stop loading."""
         if self.lost.is_set():
             raise refusing.swap_lost(self.recipe, self._token)
-        self._room.change(self._mine)
+        self._room.change(self._still_loaded if self._pinned else self._mine)
 
     def when_lost(self, act: Callable[[], None]) -> None:
         """Call this once, from another thread, when the swap is found to be over before its end; at once if it is already."""
@@ -129,10 +153,17 @@ class Swap:
         self.lost.set()
         self._on_lost()
 
-    def fail(self, why: str) -> None:
-        """End the swap without effect, saying why; the block then ends without further ado. A forked child ends nothing."""
+    def fail(self, why: str, *, exit_status: int | None = None) -> None:
+        """The load has failed: from here on it is unknown what is loaded. The swap is over, and the end of the block does
+        nothing. A forked child ends nothing."""
         if not self._elsewhere():
-            self._end(swap_log.FAILED, why)
+            self._end(swap_log.FAILED, why, loaded=True, exit_status=exit_status)
+
+    def cancel(self, why: str) -> None:
+        """End the swap before anything was loaded: what was loaded still is. The end of the block does nothing. A forked child
+        ends nothing."""
+        if not self._elsewhere():
+            self._end(swap_log.FAILED, why, loaded=False)
 
     def _elsewhere(self) -> bool:
         """Is this a process that was forked since the swap began?"""
@@ -143,6 +174,8 @@ class Swap:
     def _begin(self, ears: Listener) -> None:
         while True:
             in_the_way = self._room.change(self._mark)
+            if self._pinned:
+                return
             if self._has_lock():
                 if in_the_way is None:
                     return
@@ -157,11 +190,35 @@ class Swap:
     def _mark(self, change: Change) -> SwapMarker | None:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
         whoever asks never meets one who takes."""
-        if change.marker is not None or self._contender is None or not self._contender.try_take():
+        self._pinned = False
+        is_loaded = loaded_in(change.tx).has(self.recipe)
+        self.needed = self._reload or not is_loaded
+        if change.marker is not None:
+            self._meet(change, change.marker)
             return change.marker
+        if self._contender is None or not self._contender.try_take():
+            return None
         self._token = change.tx.revision
-        change.mark(SwapMarker(recipe=self.recipe, holder=self._me, begun_at=change.tx.now, token=self._token))
+        marker = SwapMarker(
+            recipe=self.recipe,
+            holder=self._me,
+            begun_at=change.tx.now,
+            token=self._token,
+            phase=Phase.BEGUN,
+            reload=self._reload and is_loaded,
+        )
+        change.mark(marker, needed=self.needed)
         return None
+
+    def _meet(self, change: Change, other: SwapMarker) -> None:
+        """Another swap is under way. Raises DeadlockDetected when it waits for work of this very process."""
+        mine = [one for one in change.workflows.values() if self._room.owns(self._me, one) and waits_for(other, one)]
+        if not self.needed and any(one.recipe == self.recipe for one in mine):
+            # That work keeps the recipe loaded, whatever the other wants: there is nothing to wait for.
+            self._pinned = True
+            change.tell(swap_log.NOT_NEEDED, self.recipe, {"who": who(self._me)})
+        elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
+            raise refusing.swap_deadlock(self.recipe, other, mine)
 
     def _contend_anew(self) -> None:
         """Let go of a lock that was taken in a run which could not be committed: in the next run it stood behind a marker
@@ -183,11 +240,9 @@ class Swap:
             faults.reach("swap.asked")
             # One that yields after its time has yielded all the same, and is not said once more to have not.
             self._late |= {workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED}
+            if (refusal := self._refusal(conflicts)) is not None:
+                raise refusal
             stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
-            if stubborn and self._policy is Policy.REFUSE:
-                raise refusing.refused(self.recipe, stubborn)
-            if self._deadline.passed():
-                raise refusing.not_drained(self.recipe, conflicts, self._timeout_s)
             self._tell(conflicts)
             patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
             with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
@@ -200,19 +255,44 @@ class Swap:
             self._deadline.end()
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
-        """Ask those to yield who may, and note who has not in time; return all that are in the way."""
-        self._mine(change)
+        """Ask those to yield who may, and note who has not in time; return all that are in the way. When nobody is, the load
+        begins."""
+        marker = self._mine(change)
         if change.damaged:
             # It may be work that runs, and nobody swaps under that by guessing.
             raise change.damaged[0]
-        conflicts = _conflicts(change, self.recipe)
+        conflicts = self._conflicts(change, marker)
+        if not conflicts:
+            self._before = change.begin_load(marker)
+            return []
         if self._policy is Policy.REFUSE and not all(workflow.preemptible for workflow in conflicts):
             # It will be refused, so nobody is disturbed for it.
             return conflicts
         for workflow in conflicts:
             if workflow.preemptible:
                 self._ask_one(change, workflow, late=late)
-        return _conflicts(change, self.recipe)
+        conflicts = self._conflicts(change, marker)
+        if self._refusal(conflicts) is None:
+            change.drain(marker)
+        return conflicts
+
+    def _conflicts(self, change: Change, marker: SwapMarker) -> list[Workflow]:
+        """The work that is in the way. What the swapper itself registered for the recipe is what it loads for."""
+        return [
+            workflow
+            for workflow in change.workflows.values()
+            if waits_for(marker, workflow) and not (workflow.recipe == self.recipe and self._room.owns(self._me, workflow))
+        ]
+
+    def _refusal(self, conflicts: Sequence[Workflow]) -> HoldfastError | None:
+        """Why the swap does not wait for this work; None when it does."""
+        stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
+        if stubborn and self._policy is Policy.REFUSE:
+            return refusing.refused(self.recipe, stubborn)
+        if self._deadline.passed():
+            return refusing.not_drained(self.recipe, conflicts, self._timeout_s)
+        own = [workflow for workflow in stubborn if self._room.owns(self._me, workflow)]
+        return refusing.own_work(self.recipe, own) if own else None
 
     def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
         if self._unasked(workflow):
@@ -240,19 +320,35 @@ class Swap:
             raise refusing.swap_lost(self.recipe, self._token)
         return change.marker
 
-    def _complete(self, change: Change) -> None:
-        change.load(self._mine(change))
+    def _still_loaded(self, change: Change) -> None:
+        if not loaded_in(change.tx).has(self.recipe):
+            raise refusing.swap_lost(self.recipe, self._token)
 
-    def _end(self, kind: str, why: str) -> None:
-        """End without effect. What cannot be told now, since the store does not answer, the next one who looks finds out: a
-        marker without a lock."""
+    def _complete(self, change: Change) -> None:
+        marker = self._mine(change)
+        if self.needed:
+            change.load(marker)
+        else:
+            change.skip(marker)
+
+    def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
+        """End before its end; `loaded` says whether the caller may have begun to load. What cannot be told now, since the store
+        does not answer, the next one who looks finds out: a marker without a lock."""
+        if self._contender is None:
+            # It has ended already.
+            return
+        why = why[:SWAP_WHY_CHARS_MAX]
 
         def body(change: Change) -> None:
+            marker = change.marker
             if not self._token:
                 # Another swap was in the way to the end. That may be another program's, whose marker has no token either.
-                change.tell(kind, self.recipe, {"who": who(self._me), "why": why[:SWAP_WHY_CHARS_MAX]})
-            elif change.marker is not None and change.marker.token == self._token:
-                change.abandon(change.marker, kind, why[:SWAP_WHY_CHARS_MAX])
+                change.tell(kind, self.recipe, {"who": who(self._me), "why": why})
+            elif marker is not None and marker.token == self._token:
+                if loaded and marker.phase is Phase.LOADING:
+                    change.fail(marker, why, exit_status)
+                else:
+                    change.abandon(marker, kind, why, self._before if marker.phase is Phase.LOADING else None)
 
         try:
             with contextlib.suppress(HoldfastError):
@@ -271,16 +367,12 @@ class Swap:
                 self._room.wake()
 
 
-def _conflicts(change: Change, recipe: str) -> list[Workflow]:
-    return [workflow for workflow in change.workflows.values() if workflow.recipe != recipe]
-
-
 def _may_yield(workflow: Workflow) -> bool:
     return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
 
 
 def _fact(one: InTheWay) -> tuple[str, int, Preempt | None]:
-    return (one.recipe, one.token, None) if isinstance(one, SwapMarker) else (one.name, one.token, one.preempt)
+    return (one.name, one.token, one.preempt) if isinstance(one, Workflow) else (one.recipe, one.token, None)
 
 
 def _why(error: BaseException) -> str:

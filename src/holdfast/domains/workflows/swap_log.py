@@ -9,7 +9,7 @@ from holdfast.primitives.journal import Lag
 
 STARTED, COMPLETED, FAILED, REFUSED = "swap.started", "swap.completed", "swap.failed", "swap.refused"
 ASKED, YIELDED, IGNORED = "swap.preempt_requested", "swap.preempt_yielded", "swap.preempt_ignored"
-ORPHANED = "swap.orphan_marker_cleared"
+ORPHANED, NOT_NEEDED = "swap.orphan_marker_cleared", "swap.not_needed"
 
 EVENTS: Mapping[str, str] = {
     STARTED: "swap_started",
@@ -20,6 +20,7 @@ EVENTS: Mapping[str, str] = {
     FAILED: "swap_failed",
     REFUSED: "swap_refused",
     ORPHANED: "orphan_marker_cleared",
+    NOT_NEEDED: "swap_not_needed",
 }
 """What an entry of the journal is called in the swap log."""
 

@@ -1,6 +1,6 @@
 """The form of workflows, marker and recipe in `workflows.json`.
 
-    {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "workflows": [{...}, ...]}
+    {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "unknown_recipe": {...} or null, "workflows": [...]}
 
 A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid namespace beside. A file of
 another program may lack those three: its processes are then judged by pid and start alone. Instants are RFC 3339; seconds since
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from holdfast.domains.workflows.record import CurrentRecipe, Preempt, SwapMarker, Workflow
+from holdfast.domains.workflows.record import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow
 from holdfast.kernel import clock
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Record
@@ -27,7 +27,7 @@ STATE_LOCK, SWAP_LOCK, SWAP_LOG = ".workflows.lock", ".swap.lock", "swap_log.jso
 """What lies beside the file: the lock around each change of it, the lock of a swap, and what happened to swaps."""
 
 ONLY = "only"
-"""The key of the marker, and of the current recipe: there is at most one."""
+"""The key of the marker, and of the current or unknown recipe: there is at most one of each."""
 
 _NS_A_TICK = 10_000_000
 """A tick of /proc is a hundredth of a second on every machine that Linux runs on today."""
@@ -87,17 +87,22 @@ def marker_to_file(marker: SwapMarker) -> Document:
         **_process("holder", marker.holder),
         "begun_at": clock.render(marker.begun_at),
         "token": marker.token,
+        "phase": None if marker.phase is None else marker.phase.value,
+        "reload": marker.reload,
     }
 
 
 def marker_from_file(_: str, document: Document) -> SwapMarker:
     """The marker that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
     rest = dict(document)
+    phase = rest.pop("phase", None)
     return SwapMarker(
         recipe=_text(rest.pop("target_recipe")),
         holder=_holder("holder", rest),
         begun_at=_instant(rest.pop("begun_at")),
         token=int(rest.pop("token", 0)),
+        phase=None if phase is None else Phase(phase),
+        reload=bool(rest.pop("reload", False)),
         others=rest,
     )
 
@@ -114,6 +119,38 @@ def current_from_file(_: str, document: Document) -> CurrentRecipe:
     return CurrentRecipe(
         recipe=_text(rest.pop("recipe")),
         loaded_at=_instant(rest.pop("loaded_at")),
+        token=int(rest.pop("token", 0)),
+        by=_text(rest.pop("by", "")),
+        others=rest,
+    )
+
+
+def unknown_to_file(unknown: UnknownRecipe) -> Document:
+    """What is known of a load that failed or has not ended, as it stands under `unknown_recipe`."""
+    return {
+        **unknown.others,
+        "recipe": unknown.recipe,
+        "before": unknown.before,
+        "began_at": clock.render(unknown.began_at),
+        "ended_at": None if unknown.ended_at is None else clock.render(unknown.ended_at),
+        "exit_status": unknown.exit_status,
+        "why": unknown.why,
+        "token": unknown.token,
+        "by": unknown.by,
+    }
+
+
+def unknown_from_file(_: str, document: Document) -> UnknownRecipe:
+    """The load that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    rest = dict(document)
+    before, ended_at, status = rest.pop("before", None), rest.pop("ended_at", None), rest.pop("exit_status", None)
+    return UnknownRecipe(
+        recipe=_text(rest.pop("recipe")),
+        before=None if before is None else _text(before),
+        began_at=_instant(rest.pop("began_at")),
+        ended_at=None if ended_at is None else _instant(ended_at),
+        exit_status=None if status is None else int(status),
+        why=_text(rest.pop("why", "")),
         token=int(rest.pop("token", 0)),
         by=_text(rest.pop("by", "")),
         others=rest,
@@ -151,6 +188,7 @@ WORKFLOWS_LAYOUT = OneFile(
 )
 MARKER_LAYOUT = _single("swap_in_progress", marker_to_file, marker_from_file)
 CURRENT_LAYOUT = _single("current_recipe", current_to_file, current_from_file)
+UNKNOWN_LAYOUT = _single("unknown_recipe", unknown_to_file, unknown_from_file)
 
 
 def _process(what: str, holder: Holder) -> Document:

@@ -8,6 +8,7 @@ from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.record import LateResult
 from holdfast.domains.workflows import SwapStatus
 from holdfast.domains.workflows.record import Workflow
+from holdfast.domains.workflows.refusing import unknown_words
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.picture import Explanation
@@ -21,6 +22,7 @@ NoticeKind = Literal[
     "job_lost",
     "preemption_asked",
     "swap_ready",
+    "swap_not_needed",
     "swap_refused",
     "store_unavailable",
 ]
@@ -147,10 +149,11 @@ class LockAnswer(Answer, frozen=True, kw_only=True):
 
 class RecipeAnswer(Answer, frozen=True, kw_only=True):
     """Your work on a recipe, or your swap to one. `state` registered: others may not swap it away without asking.
-    waiting: others are in the way, see `ahead`. ready: load the recipe now. ended: it is over."""
+    waiting: others are in the way, see `ahead`. ready: load the recipe now. loaded: it is loaded already, so load nothing; your
+    swap is over. ended: it is over."""
 
     handle: str
-    state: Literal["registered", "waiting", "ready", "ended"]
+    state: Literal["registered", "waiting", "ready", "loaded", "ended"]
     recipe: str
     token: int | None = None
     swap_needed: bool = False
@@ -158,10 +161,11 @@ class RecipeAnswer(Answer, frozen=True, kw_only=True):
 
 
 class Waited(Answer, frozen=True, kw_only=True):
-    """How what you wait for stands: held or ready when your turn has come, waiting when not."""
+    """How what you wait for stands: held or ready when your turn has come, waiting when not. loaded: the recipe of your swap is
+    loaded already, so load nothing; your swap is over."""
 
     handle: str
-    state: Literal["held", "waiting", "ready"]
+    state: Literal["held", "waiting", "ready", "loaded"]
     token: int | None = None
     ahead: tuple[Ahead, ...] = ()
 
@@ -184,9 +188,11 @@ class WorkflowView(Plain, frozen=True, kw_only=True):
 
 
 class Recipes(Plain, frozen=True, kw_only=True):
-    """What is loaded, which swap is under way, and who works with what."""
+    """What is loaded, which swap is under way, and who works with what. `unknown` says why nobody knows what is loaded: a load
+    failed, or has not ended."""
 
     current: str | None
+    unknown: str | None
     swapping_to: str | None
     workflows: tuple[WorkflowView, ...]
 
@@ -210,6 +216,7 @@ def recipes_view(found: SwapStatus) -> Recipes:
     """How recipes and swaps stand."""
     return Recipes(
         current=None if found.current is None else found.current.recipe,
+        unknown=None if found.unknown is None else unknown_words(found.unknown),
         swapping_to=None if found.marker is None else found.marker.recipe,
         workflows=tuple(_workflow_view(workflow) for workflow in found.workflows),
     )

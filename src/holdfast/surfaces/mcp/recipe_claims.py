@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
-from holdfast.domains.workflows.record import SwapMarker, who
+from holdfast.domains.workflows.record import SwapMarker, Workflow, who
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
@@ -58,14 +58,17 @@ class RecipeClaim:
 class SwapClaim:
     """A swap: waiting for others, ready to load, or over."""
 
-    def __init__(self, hf: Holdfast, handle: str, recipe: str, *, grace_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, hf: Holdfast, handle: str, recipe: str, *, grace_s: float, timeout_s: float, reload: bool = False
+    ) -> None:
         self._hf = hf
         self.handle = handle
         self.recipe = recipe
         self._grace_s = grace_s
         self._timeout_s = timeout_s
+        self._reload = reload
         self._ahead: Sequence[InTheWay] = ()
-        self._turn: Turn[Swap] = Turn(self._seek, abandon=lambda swap: swap.fail(_GIVEN_UP), over=self._over)
+        self._turn: Turn[Swap] = Turn(self._seek, abandon=lambda swap: swap.cancel(_GIVEN_UP), over=self._over)
 
     def begin(self, ended: Callable[[], object]) -> None:
         """Ask the others to yield, and wait for them."""
@@ -93,13 +96,14 @@ class SwapClaim:
         """The recipe is loaded: make it the current one. Raises EAgain while others are in the way, LeaseLost when the swap was
         lost meanwhile."""
         swap = self._ready()
-        # It may have been given up since.
-        swap.check()
-        swap.__exit__(None, None, None)
+        if swap.needed:
+            # It may have been given up since.
+            swap.check()
+            swap.__exit__(None, None, None)
         return swap
 
     def failed(self, why: str) -> Swap:
-        """The recipe could not be loaded: nothing has changed."""
+        """The recipe could not be loaded: it is unknown what is."""
         swap = self._ready()
         swap.fail(why)
         return swap
@@ -125,37 +129,55 @@ class SwapClaim:
             swap = self.swap()
             if swap is None:
                 return
-            swap.check()
+            if swap.needed:
+                swap.check()
             first = self.tell()
         except LeaseLost as error:
             yield Notice(kind="lease_lost", handle=self.handle, message=error.message)
             return
-        if first:
+        if not swap.needed:
+            words = f"{self.recipe} is loaded already: load nothing, and release the handle"
+            yield Notice(kind="swap_not_needed", handle=self.handle, message=words)
+        elif first:
             words = f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
             yield Notice(kind="swap_ready", handle=self.handle, message=words)
 
     def attend(self, now_s: float) -> float | None:
-        """A swap that nobody came for is given up: all others wait behind it."""
+        """A swap that nobody came for is given up: all others wait behind it. One that is not needed is over already."""
+        if self._turn.kept is not None and not self._turn.kept.needed:
+            return None
         due_s = self._turn.untold_until_s()
         if due_s is None or now_s < due_s:
             return due_s
         if self._turn.kept is not None and self._turn.withhold():
-            self._turn.kept.fail("nobody came to load it")
+            self._turn.kept.cancel("nobody came to load it")
         return None
 
     def let_go(self, within_s: float) -> bool:
-        """Give the swap up; nothing has changed."""
+        """Give the swap up. If its agent was told to load, it is unknown from here on what is loaded."""
         waited = self._turn.give_up(within_s)
         if self._turn.kept is None:
             return waited
-        self._turn.kept.fail(_GIVEN_UP)
+        if self._turn.told:
+            self._turn.kept.fail(_GIVEN_UP)
+        else:
+            self._turn.kept.cancel(_GIVEN_UP)
         return True
 
     def _seek(self, stop_fd: int) -> Swap:
         swap = self._hf.workflows.swap(
-            self.recipe, grace_s=self._grace_s, timeout_s=self._timeout_s, on_wait=self._see, stop_fd=stop_fd
+            self.recipe,
+            grace_s=self._grace_s,
+            timeout_s=self._timeout_s,
+            reload=self._reload,
+            on_wait=self._see,
+            stop_fd=stop_fd,
         )
-        return swap.__enter__()
+        swap.__enter__()
+        if not swap.needed:
+            # There is nothing for the agent to do, so nobody need wait until it says so.
+            swap.__exit__(None, None, None)
+        return swap
 
     def _over(self) -> LeaseLost:
         return LeaseLost(f"the swap to {self.recipe} was given up: do not load it; ask for another", recipe=self.recipe)
@@ -176,6 +198,7 @@ _GIVEN_UP = "given up by its agent"
 
 
 def _in_the_way(one: InTheWay) -> Ahead:
-    if isinstance(one, SwapMarker):
-        return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True)
-    return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True)
+    if isinstance(one, Workflow):
+        return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True)
+    by = who(one.holder) if isinstance(one, SwapMarker) else one.by
+    return Ahead(by=by, what=f"a swap to {one.recipe}", holds=True)

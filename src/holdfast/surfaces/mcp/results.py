@@ -17,6 +17,7 @@ from holdfast.kernel.errors import (
     Lost,
     Misuse,
     NotFound,
+    NotLoaded,
     Refused,
     Unavailable,
 )
@@ -29,11 +30,13 @@ _NEXT: Sequence[tuple[type[HoldfastError], str]] = (
     (NotFound, "check the name: whoami lists your handles, find_agents the agents, status shows locks and jobs"),
     (Full, "release what you do not need, or wait for your other calls, then call again"),
     (EAgain, "wait a little, then call again"),
+    (NotLoaded, "load it with yield_or_swap and action swap, or call again with wait_s to wait until somebody has"),
     (Refused, "look with status at what stands in the way"),
     (Unavailable, "call again in a moment; what you hold is kept as long as this connection lives"),
     (Corrupt, "do not work around it: tell a person"),
     (HoldfastError, "tell a person"),
 )
+_OWN_WORK = "yield your own work with yield_or_swap and action yield, then ask again"
 _NO_GATEWAY = "see with find_agents who is there and has a gateway; if this one should, call again later or tell a person"
 
 
@@ -56,6 +59,8 @@ def _next(error: HoldfastError) -> str:
     if isinstance(error, Unavailable) and "agent" in error.fields:
         # A gateway that nobody serves is not there in a moment either.
         return _NO_GATEWAY
+    if isinstance(error, DeadlockDetected) and "recipe" in error.fields:
+        return _OWN_WORK
     return next(words for kind, words in _NEXT if isinstance(error, kind))
 
 

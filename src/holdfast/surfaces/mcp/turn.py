@@ -66,6 +66,11 @@ class Turn(Generic[T]):
             raise self._over()
         return self.kept
 
+    @property
+    def told(self) -> bool:
+        """Does the agent know of it?"""
+        return self._told
+
     def tell(self) -> bool:
         """The agent is about to know of it; True for the first time. Raises LeaseLost when it was withheld in the same
         moment."""

@@ -37,6 +37,7 @@ class Child:
 
     def __init__(self, command: list[str], mask: Collection[int], *, undone: str, bound: bool) -> None:
         told, self._telling = os.pipe()
+        self._excuse, excusing = os.pipe()
         try:
             self.pid = os.fork()
         except OSError as error:
@@ -45,14 +46,19 @@ class Child:
             ) from None
         if not self.pid:
             os.close(self._telling)
-            _become(command, told, mask, undone, bound=bound)
+            _become(command, told, excusing, mask, undone, bound=bound)
         os.close(told)
+        os.close(excusing)
         self._fd = os.pidfd_open(self.pid)
         self._begun = False
+        self.began = False
+        """Was it let become the command?"""
+        self.unfit = False
+        """Could the command not be run? Known once it was waited for."""
 
     def begin(self, environment: Mapping[str, str]) -> None:
         """Let it become the command, with this added to its environment."""
-        self._begun = True
+        self._begun = self.began = True
         try:
             with open(self._telling, "wb") as pipe:
                 pipe.write(to_json(environment) + b"\n")
@@ -71,6 +77,9 @@ class Child:
         """Wait for its end; return its exit status as a shell tells it."""
         self._begun = True
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        # Its end of this pipe closes as it becomes the command, and says something only if that fails.
+        with open(self._excuse, "rb") as pipe:
+            self.unfit = pipe.read() != b""
         return code if code >= 0 else EXIT_SIGNALLED - code
 
     def send(self, number: int) -> None:
@@ -162,7 +171,7 @@ def _same_group(pid: int) -> bool:
         return False
 
 
-def _become(command: list[str], told: int, mask: Collection[int], undone: str, *, bound: bool) -> NoReturn:
+def _become(command: list[str], told: int, excusing: int, mask: Collection[int], undone: str, *, bound: bool) -> NoReturn:
     """Sleep, and become the command when told so. Signals that come in the meantime wait until then."""
     try:
         if bound:
@@ -182,11 +191,11 @@ def _become(command: list[str], told: int, mask: Collection[int], undone: str, *
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _execute(command)
     except FileNotFoundError:
-        _give_up(_not_there(command), undone, EXIT_NOT_FOUND)
+        _give_up(_not_there(command), undone, EXIT_NOT_FOUND, excusing)
     except PermissionError:
-        _give_up(_not_executable(command), undone, EXIT_NOT_EXECUTABLE)
+        _give_up(_not_executable(command), undone, EXIT_NOT_EXECUTABLE, excusing)
     except OSError as error:
-        _give_up(f"{command[0]} cannot be executed: {error.strerror}", undone, EXIT_NOT_EXECUTABLE)
+        _give_up(f"{command[0]} cannot be executed: {error.strerror}", undone, EXIT_NOT_EXECUTABLE, excusing)
     finally:
         # Whatever else went wrong: this must never go on as a second `holdfast`.
         os._exit(EXIT_NOT_EXECUTABLE)
@@ -216,8 +225,9 @@ def _execute(command: list[str]) -> NoReturn:
     os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])
 
 
-def _give_up(message: str, undone: str, status: int) -> NoReturn:
+def _give_up(message: str, undone: str, status: int, excusing: int) -> NoReturn:
     try:
+        os.write(excusing, b".")
         os.write(2, f"holdfast: {printable(message)}; {undone}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(status)

@@ -3,7 +3,8 @@
 import click
 
 from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
-from holdfast.domains.workflows.record import who
+from holdfast.domains.workflows.record import waits_for, who
+from holdfast.domains.workflows.refusing import unknown_words
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.surfaces.answers.workflows import reconciled_view, swap_view
@@ -56,18 +57,24 @@ def log(tail: int, as_json: bool) -> None:
 
 
 def _facts(found: SwapStatus) -> list[tuple[str, str]]:
-    current = "none" if found.current is None else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
-    facts = [("current", current), ("swap", "none" if found.marker is None else _swap(found.marker))]
+    facts = [("current", _current(found)), ("swap", "none" if found.marker is None else _swap(found.marker))]
     for workflow in found.workflows:
         words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {STATES[workflow.preempt]}"
-        if found.marker is not None and found.marker.recipe != workflow.recipe:
+        if found.marker is not None and waits_for(found.marker, workflow):
             words += f". The swap waits for it: {advice(workflow, in_the_way=True)}"
         facts.append(("workflow", words))
     return facts
 
 
+def _current(found: SwapStatus) -> str:
+    if found.unknown is not None:
+        return f"unknown: {unknown_words(found.unknown)}"
+    return "none" if found.current is None else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
+
+
 def _swap(marker: SwapMarker) -> str:
-    return f"a swap to {marker.recipe} by {who(marker.holder)}, begun {moment(marker.begun_at)}"
+    swap = "reload of" if marker.reload else "swap to"
+    return f"a {swap} {marker.recipe} by {who(marker.holder)}, begun {moment(marker.begun_at)}"
 
 
 def _line(event: SwapEvent) -> str:

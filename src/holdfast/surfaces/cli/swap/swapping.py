@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from holdfast.domains.workflows import Policy, Swap
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import EXIT_DONE, HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended, known_unfit
@@ -28,6 +28,7 @@ class _Wish(NamedTuple):
     grace_s: float
     timeout_s: float
     policy: str
+    reload: bool
     quiet: bool
 
 
@@ -60,19 +61,23 @@ class _Wish(NamedTuple):
     show_default=True,
     help="About work that cannot be preempted, or does not yield: wait for it, or refuse the swap at once.",
 )
+@click.option(
+    "--reload", is_flag=True, help="Load it again if it is loaded already, once the work that uses it has ended or yielded too."
+)
 @quiet_option
 @store_options
-def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, policy: str, quiet: bool) -> int:
+def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, policy: str, reload: bool, quiet: bool) -> int:
     """Run the command that loads a recipe, once no work with another recipe is left.
 
     \b
         holdfast swap to llama-70b -- ./load.sh llama-70b
         holdfast swap to qwen-7b --policy refuse -- ./load.sh qwen-7b
 
-    Until it has ended nothing can be registered with another recipe. Preemptible work is asked to yield; work is waited for,
-    and never killed. Whom it waits for goes to stderr. If the command succeeds, its recipe is the current one. If it fails,
-    nothing has changed. If this process is killed, the swap is over: the command is sent SIGTERM, and the next one who looks
-    clears what was left.
+    If the recipe is loaded already, nothing is done, and the exit status is 0. Until the command has ended nothing can be
+    registered with another recipe. Preemptible work is asked to yield; work is waited for, and never killed. Whom it waits for
+    goes to stderr. If the command succeeds, its recipe is the current one. If it fails, it is unknown what is loaded, and no
+    work begins before the next swap. If this process is killed, the swap is over: the command is sent SIGTERM, and the next one
+    who looks clears what was left; if the command had begun, it is unknown what is loaded.
 
     The command finds HOLDFAST_SWAP_RECIPE and HOLDFAST_SWAP_TOKEN in its environment, and signals are passed on to it. Exit
     status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4 when the swap was refused or lost,
@@ -84,8 +89,8 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
         # Before running work is asked to yield for it.
         remark(f"{unfit[1]}; no swap was begun")
         return unfit[0]
-    attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, quiet))
-    return attended(list(words), attend, undone="the swap has failed, and nothing has changed", bound=True)
+    attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, reload, quiet))
+    return attended(list(words), attend, undone="the swap has failed, and nothing was loaded", bound=True)
 
 
 def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
@@ -96,9 +101,20 @@ def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
             grace_s=wish.grace_s,
             timeout_s=wish.timeout_s,
             policy=wish.policy,
+            reload=wish.reload,
             on_wait=Telling(quiet=wish.quiet),
         ) as swap:
-            return _load(swap, child, passing)
+            if not swap.needed:
+                passing.deliver = drop
+                if not wish.quiet:
+                    remark(f"{swap.recipe} is loaded already: nothing was done. --reload loads it again")
+                return EXIT_DONE
+            try:
+                return _load(swap, child, passing)
+            finally:
+                if not child.began:
+                    # As by a signal that came before it could.
+                    swap.cancel("the command was not run")
     finally:
         with suppress(HoldfastError):
             hf.close()
@@ -113,9 +129,14 @@ def _load(swap: Swap, child: Child, passing: Passing) -> int:
     passing.deliver = drop
     if swap.lost.is_set():
         swap.check()
-    if status:
-        swap.fail(f"the command's exit status was {status}")
-        remark(f"{swap.recipe} was not loaded: the command's exit status was {status}. The current recipe has not changed")
+    if child.unfit:
+        swap.cancel("the command could not be run")
+    elif status:
+        swap.fail(f"the command's exit status was {status}", exit_status=status)
+        remark(
+            f"{swap.recipe} was not loaded: the command's exit status was {status}. It is unknown what is loaded now, and no "
+            "work begins until a swap has succeeded"
+        )
     return status
 
 

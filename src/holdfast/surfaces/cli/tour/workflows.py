@@ -40,11 +40,13 @@ def _kill(stage: Stage) -> None:
     stage.holds(refused, "until then nothing could begin with another recipe")
     swap.send_signal(signal.SIGKILL)
     swap.wait()
-    registered = stage.hf.workflows.register("nightly", "qwen")
-    stage.holds(not registered.swap_needed, "the next one who looked cleared what it left; qwen is still what is loaded")
+    status = stage.hf.workflows.swap_status()
+    stage.holds(
+        status.marker is None and status.current is None and status.unknown is not None and status.unknown.recipe == "mixtral",
+        "the next one who looked cleared what it left; it is unknown what is loaded, so no work begins by mistake",
+    )
     orphans = [event for event in stage.hf.workflows.swap_log() if event.event == "orphan_marker_cleared"]
     stage.holds(len(orphans) == 1, "the swap log tells of it, once (`holdfast swap log`)")
-    stage.hf.workflows.release("nightly", registered.workflow.token)
     # What it was loading with was sent SIGTERM by the kernel; its end closes the pipe.
     stage.outcome(swap)
 

@@ -32,5 +32,5 @@ wait_option = click.option(
     type=float,
     callback=no_less_than_nothing,
     default=0.0,
-    help="Wait this long for the end of a swap to another recipe.  [default: refuse at once, exit status 4]",
+    help="Wait this long until it may begin: a swap has ended, its recipe is loaded.  [default: refuse at once, exit status 4]",
 )

@@ -34,6 +34,11 @@ from holdfast.surfaces.cli.workflows.words import Telling
 @ttl_option
 @preemptible_option
 @signal_path_option
+@click.option(
+    "--loaded-only",
+    is_flag=True,
+    help="Refuse unless its recipe is loaded, or nothing was ever loaded: for work that begins at once.",
+)
 @wait_option
 @quiet_option
 @json_option
@@ -45,6 +50,7 @@ def register(
     ttl_s: float,
     preemptible: bool,
     signal_path: str | None,
+    loaded_only: bool,
     wait_s: float,
     quiet: bool,
     as_json: bool,
@@ -56,8 +62,9 @@ def register(
         holdfast workflows release nightly --token "$token"
 
     It is over with that process, or when it was not renewed in time. Refused (exit status 4) while a swap to another recipe is
-    under way, and when the name is another process's. Says on stderr when the recipe is yet to be loaded. Where one command is
-    all there is to the work, `holdfast workflows run` is simpler.
+    under way, and when the name is another process's. Without --loaded-only it says on stderr when the recipe is yet to be
+    loaded: work must not begin before a swap then. Where one command is all there is to the work, `holdfast workflows run` is
+    simpler.
     """
     with interruptible(), connected() as hf:
         registered = hf.workflows.register(
@@ -67,6 +74,7 @@ def register(
             ttl_s=ttl_s,
             preemptible=preemptible,
             preempt_signal_path=signal_path,
+            loaded_only=loaded_only,
             wait_s=wait_s,
             on_wait=Telling(quiet=quiet),
         )

@@ -40,6 +40,7 @@ class _Wish(NamedTuple):
     preemptible: bool
     signal_path: str | None
     signal_name: str
+    any_recipe: bool
     wait_s: float
     quiet: bool
 
@@ -58,6 +59,7 @@ class _Wish(NamedTuple):
     show_default=True,
     help="What the command is sent when it is to yield, beside the file, if it has a handler for it.",
 )
+@click.option("--any-recipe", is_flag=True, help="Run it on whatever is loaded.")
 @wait_option
 @quiet_option
 @store_options
@@ -69,6 +71,7 @@ def run(
     preemptible: bool,
     signal_path: str | None,
     signal_name: str,
+    any_recipe: bool,
     wait_s: float,
     quiet: bool,
 ) -> int:
@@ -79,7 +82,9 @@ def run(
         holdfast workflows run tuning --recipe qwen-7b -- python tune.py
 
     The command's own process is the owner. It is renewed at a third of its time to live, and released when it ends. Refused
-    (exit status 4) while a swap to another recipe is under way, unless --wait is given.
+    (exit status 4) while a swap is under way, while another recipe is loaded, and after a failed load, when it is unknown what
+    is loaded. --wait waits until its recipe is loaded, --any-recipe runs it on whatever is. Where nothing was ever loaded, it
+    runs, and says so.
 
     A preemptible command finds the path of its signal file in HOLDFAST_PREEMPT_FILE. When that file is there, it should stop
     where that is safe, and end. It is sent a signal too, but only if it has a handler: work is asked, never killed.
@@ -90,7 +95,7 @@ def run(
     """
     if not words:
         raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
-    wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, wait_s, quiet)
+    wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, any_recipe, wait_s, quiet)
     attend = partial(_as_workflow, wish, label=os.path.basename(words[0]))
     return attended(list(words), attend, undone="the workflow was released")
 
@@ -135,6 +140,7 @@ def _work(hf: Holdfast, wish: _Wish, child: Child, label: str) -> Work:
         ttl_s=wish.ttl_s,
         preemptible=wish.preemptible,
         preempt_signal_path=wish.signal_path,
+        any_recipe=wish.any_recipe,
         wait_s=wish.wait_s,
         on_wait=Telling(quiet=wish.quiet),
         on_preempt=preempt,

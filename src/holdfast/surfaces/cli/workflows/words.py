@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from holdfast.domains.workflows import Preempt, SwapMarker, Workflow
-from holdfast.domains.workflows.record import who
-from holdfast.domains.workflows.refusing import listed
+from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, UnknownRecipe, Workflow
+from holdfast.domains.workflows.record import Loaded, who
+from holdfast.domains.workflows.refusing import listed, loaded_words
 from holdfast.domains.workflows.swap import InTheWay
 from holdfast.surfaces.cli.output import remark
 
@@ -21,6 +21,10 @@ def waiting_line(in_the_way: Sequence[InTheWay]) -> str:
     swaps = [one for one in in_the_way if isinstance(one, SwapMarker)]
     if swaps:
         return f"waiting for a swap to {swaps[0].recipe} by {who(swaps[0].holder)} to end"
+    for one in in_the_way:
+        if isinstance(one, CurrentRecipe | UnknownRecipe):
+            loaded = Loaded(one, None) if isinstance(one, CurrentRecipe) else Loaded(None, one)
+            return f"waiting for its recipe to be loaded: {loaded_words(loaded)}"
     return f"waiting: {listed([one for one in in_the_way if isinstance(one, Workflow)])}"
 
 

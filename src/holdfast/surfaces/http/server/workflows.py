@@ -27,6 +27,7 @@ class RegisterWorkflow(Plain, frozen=True, kw_only=True):
     pid: Pid
     ttl_s: Ttl = WORKFLOW_TTL_S
     preemptible: bool = False
+    loaded_only: bool = False
     wait_s: Wait = 0.0
 
 
@@ -79,7 +80,9 @@ def get(hf: Holdfast, asked: OfWorkflow) -> Workflow:
 def register(hf: Holdfast, asked: RegisterWorkflow, turn: Turn) -> answers.RegisteredView:
     """Register the work of a process, and wait up to `wait_s` for the end of a swap that is in the way.
 
-    It is over with that process, or when it was not renewed in time.
+    It is over with that process, or when it was not renewed in time. Work whose answer says `swap_needed` must not begin before
+    a swap. With `loaded_only` it is refused instead unless its recipe is loaded, or nothing was ever loaded; then `wait_s` also
+    waits for it to be loaded.
     """
     registered = hf.workflows.register(
         asked.name,
@@ -87,6 +90,7 @@ def register(hf: Holdfast, asked: RegisterWorkflow, turn: Turn) -> answers.Regis
         owner=hf.processes.of(asked.pid),
         ttl_s=asked.ttl_s,
         preemptible=asked.preemptible,
+        loaded_only=asked.loaded_only,
         wait_s=asked.wait_s,
         stop_fd=turn.stop_fd,
     )

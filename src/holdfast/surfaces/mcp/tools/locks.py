@@ -15,7 +15,7 @@ from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Handle, Tool, WaitS
-from holdfast.surfaces.mcp.tools.recipes import ready
+from holdfast.surfaces.mcp.tools.recipes import NOT_NEEDED, ready
 
 Name = Annotated[str, Meta(min_length=1, max_length=LABEL_CHARS_MAX)]
 
@@ -72,6 +72,8 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
     swap = ready(hand, claim, call)
     if swap is None:
         return Waited(handle=claim.handle, state="waiting", ahead=claim.ahead(), next=_GO_ON)
+    if not swap.needed:
+        return Waited(handle=claim.handle, state="loaded", next=NOT_NEEDED)
     words = f"load {claim.recipe}, then yield_or_swap with action loaded or failed"
     return Waited(handle=claim.handle, state="ready", token=swap.token, next=words)
 

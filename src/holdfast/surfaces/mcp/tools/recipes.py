@@ -25,6 +25,7 @@ class UseArguments(Plain, frozen=True, kw_only=True):
 
     recipe: Recipe
     preemptible: Annotated[bool, Meta(description="May a swap ask you to yield? Then look at pending.")] = True
+    any_recipe: Annotated[bool, Meta(description="Begin on whatever is loaded, not only on this recipe.")] = False
     wait_s: WaitS = 0
 
 
@@ -37,6 +38,7 @@ class YieldOrSwapArguments(Plain, frozen=True, kw_only=True):
     why: Annotated[str, Meta(max_length=SWAP_WHY_CHARS_MAX, description="With failed: what went wrong.")] = ""
     grace_s: Annotated[Seconds, Meta(description="With swap: how long others are given to yield.")] = SWAP_GRACE_S
     timeout_s: Annotated[Seconds, Meta(description="With swap: how long it stays in line at all.")] = SWAP_TIMEOUT_S
+    reload: Annotated[bool, Meta(description="With swap: load it again even if it is loaded.")] = False
     wait_s: WaitS = 0
 
 
@@ -44,7 +46,9 @@ def use_recipe(hand: Hand, asked: UseArguments, call: Call) -> RecipeAnswer:
     """Register work that needs a recipe."""
     handle = hand.new_handle("recipe")
     name = f"{hand.me.name}-{handle.rpartition(':')[2]}"
-    work = hand.hf.workflows.running(name, asked.recipe, preemptible=asked.preemptible, wait_s=asked.wait_s)
+    work = hand.hf.workflows.running(
+        name, asked.recipe, preemptible=asked.preemptible, any_recipe=asked.any_recipe, wait_s=asked.wait_s
+    )
     claim = RecipeClaim(hand.hf, handle, work.__enter__())
     hand.add(claim)
     call.undo_by(lambda: hand.let_go(handle))
@@ -81,7 +85,8 @@ def _yield(hand: Hand, handle: str) -> RecipeAnswer:
 
 
 def _swap(hand: Hand, asked: YieldOrSwapArguments, recipe: str, call: Call) -> RecipeAnswer:
-    claim = SwapClaim(hand.hf, hand.new_handle("swap"), recipe, grace_s=asked.grace_s, timeout_s=asked.timeout_s)
+    handle = hand.new_handle("swap")
+    claim = SwapClaim(hand.hf, handle, recipe, grace_s=asked.grace_s, timeout_s=asked.timeout_s, reload=asked.reload)
     claim.begin(hand.attendant.wake)
     hand.add(claim)
     call.undo_by(lambda: hand.let_go(claim.handle))
@@ -90,17 +95,20 @@ def _swap(hand: Hand, asked: YieldOrSwapArguments, recipe: str, call: Call) -> R
     if swap is None:
         words = "others are in the way: call wait with this handle to go on, or release to give it up"
         return RecipeAnswer(handle=claim.handle, state="waiting", recipe=recipe, ahead=claim.ahead(), next=words)
+    if not swap.needed:
+        return RecipeAnswer(handle=claim.handle, state="loaded", recipe=recipe, next=NOT_NEEDED)
     words = "nobody is in the way: load it now, then call yield_or_swap with this handle and action loaded or failed"
     return RecipeAnswer(handle=claim.handle, state="ready", recipe=recipe, token=swap.token, next=words)
 
 
 def ready(hand: Hand, claim: SwapClaim, call: Call) -> Swap | None:
     """The swap when its agent may load, for it to know; None while others are in the way. Raises what it was refused with, and
-    LeaseLost when it is over; its handle is over then."""
+    LeaseLost when it is over; its handle is over then, and when the swap is not needed."""
     try:
         swap = claim.swap()
         if swap is not None:
-            swap.check()
+            if swap.needed:
+                swap.check()
             if not call.taken_back:
                 claim.tell()
     except Unavailable as error:
@@ -110,6 +118,8 @@ def ready(hand: Hand, claim: SwapClaim, call: Call) -> Swap | None:
     except HoldfastError:
         hand.drop(claim.handle)
         raise
+    if swap is not None and not swap.needed and not call.taken_back:
+        hand.drop(claim.handle)
     return swap
 
 
@@ -124,18 +134,20 @@ def _finish(hand: Hand, asked: YieldOrSwapArguments, handle: str) -> RecipeAnswe
         hand.drop(handle)
         raise
     hand.drop(handle)
-    words = f"{claim.recipe} is the current recipe" if loaded else "nothing has changed"
+    words = f"{claim.recipe} is the current recipe" if loaded or not swap.needed else "it is unknown what is loaded now"
     return RecipeAnswer(handle=handle, state="ended", recipe=claim.recipe, token=swap.token, next=words)
 
 
 _MOMENT_S = 0.5
+NOT_NEEDED = "it is loaded already, so load nothing: your swap is over. use_recipe before you work with it"
 
 RECIPE_TOOLS = (
     Tool(
         "use_recipe",
         "Says that your work needs a recipe (a model on the GPU), so that nobody swaps it away under you. Use it before such "
-        "work. Comes back with a handle, and with swap_needed true when the recipe is not loaded. While you work, pending may "
-        "say preemption_asked: then yield soon.",
+        "work. Refused when another recipe is loaded, or it is unknown which: load yours with yield_or_swap, or wait for it "
+        "with wait_s. Comes back with a handle, and with swap_needed true when nothing was ever loaded. While you work, "
+        "pending may say preemption_asked: then yield soon.",
         UseArguments,
         RecipeAnswer,
         use_recipe,
@@ -143,8 +155,9 @@ RECIPE_TOOLS = (
     Tool(
         "yield_or_swap",
         "Changes which recipe is loaded. action yield: make room, with the handle of use_recipe. action swap: begin to load "
-        "another recipe; others are asked to yield. When state is ready, load it yourself, then call again with the swap's "
-        "handle and action loaded, or failed with why. Yield your own work with another recipe first.",
+        "another recipe; others are asked to yield. When state is loaded, there is nothing to load. When state is ready, load "
+        "it yourself, then call again with the swap's handle and action loaded, or failed with why. Yield your own work with "
+        "another recipe first.",
         YieldOrSwapArguments,
         RecipeAnswer,
         yield_or_swap,

@@ -97,9 +97,9 @@ export class Now {
   drawModel(swap) {
     const why = el("button", { class: "quiet", type: "button", "data-focus": "swap", on: { click: () => this.open("swap", "swap") } }, "Why?");
     const waits = swap.waits_for.length > 0;
-    const now = el("b", {}, swap.current ?? "none loaded");
+    const now = el("b", {}, swap.current ?? (swap.unknown ? "unknown" : "none loaded"));
     if (!swap.target) {
-      return [el("div", { class: "inside" }, el("p", { class: "model" }, now), el("p", {}, swap.loaded_at ? "loaded " : "", when(swap.loaded_at), swap.loaded_at ? ", " : "", many(swap.workflows.length, "workflow")))];
+      return [el("div", { class: "inside" }, el("p", { class: "model" }, now), el("p", {}, swap.unknown ? `${swap.unknown}, ` : "", swap.loaded_at ? "loaded " : "", when(swap.loaded_at), swap.loaded_at ? ", " : "", many(swap.workflows.length, "workflow")))];
     }
     return [
       el(

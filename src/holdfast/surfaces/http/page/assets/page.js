@@ -314,7 +314,7 @@ function headShown() {
   tab("locks", told.locks.resources.toLocaleString(), told.locks.waiting ? `${told.locks.waiting} waiting` : "held");
   tab("jobs", told.jobs.running.toLocaleString(), `running, ${told.jobs.pending.toLocaleString()} pending`);
   tab("gateways", told.gateways.length.toLocaleString(), blocked ? `${blocked} blocked` : told.gateways.length ? `${open || "none"} open` : "");
-  tab("workflows", told.swap.workflows.length.toLocaleString(), told.swap.target ? `swap to ${told.swap.target}` : (told.swap.current ?? ""));
+  tab("workflows", told.swap.workflows.length.toLocaleString(), told.swap.target ? `swap to ${told.swap.target}` : (told.swap.current ?? (told.swap.unknown ? "unknown model" : "")));
   tab("journal", told.journal.length ? when(told.journal[0].at) : "–", told.journal[0]?.kind ?? "empty");
 }
 

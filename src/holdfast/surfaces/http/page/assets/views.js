@@ -175,7 +175,7 @@ export function journalList(page, entries) {
 }
 
 function swapWords(swap) {
-  const loaded = swap.current ? `${swap.current} loaded` : "nothing loaded";
+  const loaded = swap.current ? `${swap.current} loaded` : swap.unknown ? "unknown model" : "nothing loaded";
   if (!swap.target) return loaded;
   return `${loaded}, a swap to ${swap.target} ${swap.waits_for.length ? `waits for ${swap.waits_for.join(", ")}` : "is loading"}`;
 }
