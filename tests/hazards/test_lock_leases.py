@@ -84,7 +84,7 @@ def test_a_stopped_holder_without_a_time_to_live_is_not_reaped(crowd: Crowd, hou
     stopped, waiter = (crowd.process(folder=house) for _ in range(2))
     held = stopped.acquire("a", by="stopped")
     stopped.stop_after_renewal()
-    with pytest.raises(LockTimeout, match=r"stopped \(process .*, holds it\)"):
+    with pytest.raises(LockTimeout, match="stopped"):
         waiter.acquire("a", by="waiter", timeout_s=2.5 * LEASE_S)
     assert crowd.holders("a") == ["stopped"]
     waiter.line_up("a", by="waiter")

@@ -154,6 +154,15 @@ def test_in_order_of_arrival_and_priority(locks: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text().split() == ["job-4", "job-2", "job-3"]
 
 
+def test_who_waits_in_vain_reads_who_holds_it_and_how_many_are_ahead(locks: Bench) -> None:
+    _, pid = locks.hold("b", "--by", "job-1")
+    locks.run("b", "--by", "job-2", "--", "true")
+    locks.waiting("b", "job-2")
+    status, out, err = run(locks, "-n", "a", "b", "--by", "job-3", "--", "echo", "no")
+    assert (status, out) == (5, "")
+    assert f"b is held by job-1 (process {pid}) since " in err and ", 1 waiter ahead" in err and "locks explain b`" in err
+
+
 def test_what_cannot_be_had_in_time(locks: Bench) -> None:
     locks.hold("a", "--by", "job-1")
     for words in (["-n"], ["--nonblock"], ["--nb"], ["-w", "0"], ["--timeout", "0.05"], ["--wait", ".05"]):

@@ -177,5 +177,5 @@ _GIVEN_UP = "given up by its agent"
 
 def _in_the_way(one: InTheWay) -> Ahead:
     if isinstance(one, SwapMarker):
-        return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True)
-    return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True)
+        return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at)
+    return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True, since=one.started_at)
