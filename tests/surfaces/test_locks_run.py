@@ -163,6 +163,15 @@ def test_who_waits_in_vain_reads_who_holds_it_and_how_many_are_ahead(locks: Benc
     assert f"b is held by job-1 (process {pid}) since " in err and ", 1 waiter ahead" in err and "locks explain b`" in err
 
 
+@pytest.mark.parametrize(("command", "status"), [("nosuch", 127), (__file__, 126), ("", 127)])
+def test_a_command_that_cannot_be_run_is_not_waited_for(locks: Bench, command: str, status: int) -> None:
+    """The one that holds it may hold it for hours, and the mistake shows only then."""
+    locks.hold("a", "--by", "job-1")
+    assert run(locks, "a", "--by", "job-2", "--", command)[:2] == (status, "")
+    waited = [entry for entry in locks.hf.log.tail(100)[0] if entry.kind == "lock.waiting"]
+    assert waited == []
+
+
 def test_what_cannot_be_had_in_time(locks: Bench) -> None:
     locks.hold("a", "--by", "job-1")
     for words in (["-n"], ["--nonblock"], ["--nb"], ["-w", "0"], ["--timeout", "0.05"], ["--wait", ".05"]):

@@ -73,7 +73,7 @@ def run(
         name, command, agent_id, generation_id, tool, session_name, session_root, agent_def_dir, lease_s, take_over=take_over
     )
     attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json)
-    return attended(command, attend, undone="the agent was removed")
+    return attended(command, attend, unbegun="no agent was published", undone="the agent was removed")
 
 
 def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:
