@@ -4,10 +4,10 @@ README.md and quickstart.md are for the first ten minutes, and are followed in o
 them, the indented ones too, each command ending with status 0. What cannot be run there is below `<!-- not run: why -->`, and
 what does not end by itself below `<!-- in a second terminal -->`.
 
-On the other pages a `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must appear.
-Numbers, names that commands make up and lengths of time may differ. A block below `<!-- in a second terminal -->` goes on
-beside the others, once it has said its first line, until `<!-- the second terminal is done -->`. One below `<!-- within moments -->`
-only looks, and is run again until what is shown has come about.
+On the other pages a `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must
+appear. Numbers, names that commands make up and lengths of time may differ. A block below `<!-- in a second terminal
+-->` goes on beside the others, once it has said its first line, until `<!-- the second terminal is done -->`. One below
+`<!-- within moments -->` only looks, and is run again until what is shown has come about.
 """
 
 import os

@@ -67,6 +67,7 @@ def test_what_the_environment_chose_is_not_repeated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def given() -> Iterator[None]:
+    hints.forget()
     hints.remember("store", "sqlite:x")
     yield
     hints.forget()
