@@ -14,27 +14,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.adapters.durable_write import atomic_durable_write
     from holdfast.app import Holdfast, connect
+    from holdfast.domains.agents import Agent
+    from holdfast.domains.jobs import Job, JobStatus
+    from holdfast.domains.workflows import Workflow
     from holdfast.kernel import errors
     from holdfast.kernel.errors import (
         HoldfastError,
+        LockTimeout,
         RegistryCollision,
         RegistryCorruption,
         RegistryError,
         RegistryLockTimeout,
         RegistryNotFound,
     )
+    from holdfast.primitives.locks import Grant, Mode
     from holdfast.registry import RegistryManager
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
+    "Grant",
     "Holdfast",
     "HoldfastError",
+    "Job",
+    "JobStatus",
+    "LockTimeout",
+    "Mode",
     "RegistryCollision",
     "RegistryCorruption",
     "RegistryError",
     "RegistryLockTimeout",
     "RegistryManager",
     "RegistryNotFound",
+    "Workflow",
     "__version__",
     "atomic_durable_write",
     "connect",
@@ -42,7 +54,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "holdfast.domains.agents",
+    "Grant": "holdfast.primitives.locks",
     "Holdfast": "holdfast.app",
+    "Job": "holdfast.domains.jobs",
+    "JobStatus": "holdfast.domains.jobs",
+    "LockTimeout": "holdfast.kernel.errors",
+    "Mode": "holdfast.primitives.locks",
+    "Workflow": "holdfast.domains.workflows",
     "atomic_durable_write": "holdfast.adapters.durable_write",
     "connect": "holdfast.app",
     "HoldfastError": "holdfast.kernel.errors",

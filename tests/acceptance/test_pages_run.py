@@ -1,19 +1,26 @@
 """What the guides show is run as a reader would run it: each page's Python as one program, its shell on a terminal.
 
-A `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must appear. Numbers, names that
-commands make up and lengths of time may differ. A block below `<!-- in a second terminal -->` goes on beside the others, once
-it has said its first line, until `<!-- the second terminal is done -->`. One below `<!-- within moments -->` only looks, and is
-run again until what is shown has come about.
+README.md and quickstart.md are for the first ten minutes, and are followed in one shell, one after the other: every block of
+them, the indented ones too, each command ending with status 0. What cannot be run there is below `<!-- not run: why -->`, and
+what does not end by itself below `<!-- in a second terminal -->`.
+
+On the other pages a `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must
+appear. Numbers, names that commands make up and lengths of time may differ. A block below `<!-- in a second terminal
+-->` goes on beside the others, once it has said its first line, until `<!-- the second terminal is done -->`. One below
+`<!-- within moments -->` only looks, and is run again until what is shown has come about.
 """
 
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +44,12 @@ PAGES = [
 ]
 WITHOUT_SHELL = ["testing.md"]
 """What they show on a terminal takes half an hour."""
-WITH_TMUX = {"agents.md", "gateway.md"}
+FIRST_PAGES = ["README.md", "docs/quickstart.md"]
+"""Followed in one shell."""
+WITH_TMUX = {"agents.md", "gateway.md", FIRST_PAGES[0]}
 BEGUN, DONE, SOON = "in a second terminal", "the second terminal is done", "within moments"
+NOT_RUN = "not run: "
+INDENT = "    "
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +65,13 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> Iterator[Block]:
     """The blocks and remarks of a page in order; a remark without a block is one of no kind."""
-    lines = (ROOT / "docs" / page).read_text().splitlines()
+    lines = (ROOT / (page if page in FIRST_PAGES else f"docs/{page}")).read_text().splitlines()
     remark, kind, begin = "", "", -1
     for at, line in enumerate(lines):
+        if begin < 0 and line.startswith(INDENT) and not lines[at - 1].startswith(INDENT):
+            indented = list(takewhile(lambda one: one.startswith(INDENT), lines[at:]))
+            yield Block("indented", "\n".join(one[len(INDENT) :] for one in indented), at + 1, remark)
+            remark = ""
         if found := re.fullmatch(r"<!-- (.*) -->", line):
             remark = found[1]
             if remark == DONE:
@@ -76,6 +91,10 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {_quoted(sys.executable)} -m holdfast.surfaces.cli.entry "$@"\n')
     command.chmod(0o755)
+    # A link would not find what is installed beside it.
+    python = command.with_name("python")
+    python.write_text(f'#!/bin/sh\nexec {_quoted(sys.executable)} "$@"\n')
+    python.chmod(0o755)
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     # Where nobody listens, whatever runs on this machine.
     more["MQTT_PORT"] = "9"
@@ -129,6 +148,92 @@ def test_the_shell_of_a_page_says_what_the_page_shows(page: str, tmp_path: Path,
                 second.read_line()
             else:
                 terminal.compare()
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES[:1])
+def test_the_first_pages_run_in_order_in_one_shell(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A lock that one of them takes and does not give back would let another one wait for ever."""
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    found, _, path = environment.pop("PATH").partition(":")
+    activate.write_text(f"PATH={_quoted(found)}:$PATH\n")
+    left_out = []
+    with Shell(tmp_path, {**environment, "PATH": path}) as shell:
+        for page in FIRST_PAGES:
+            with ExitStack() as opened:
+                for block in blocks(page):
+                    if block.remark.startswith(NOT_RUN):
+                        left_out += block.text.split("\n")
+                    elif block.remark == BEGUN:
+                        second = opened.enter_context(Terminal(block, tmp_path, environment | {"PATH": f"{found}:{path}"}))
+                        second.read_line()
+                    elif block.kind == "python":
+                        shell.run(f"{page}:{block.line}", f"python - <<'END'\n{block.text}\nEND")
+                    elif block.kind in ("console", "indented"):
+                        for at, command, shown in _commands(block):
+                            said = shell.run(f"{page}:{at}", command)
+                            assert not shown or plain(said) == plain(shown), f"{page}:{at} is not in step with\n{said}"
+                    else:
+                        assert block.kind in ("json", "toml"), f"{page}:{block.line}: what is a {block.kind} block?"
+    assert [line.split(" ")[:2] for line in left_out] == [["make", "run"], ["make", "test"], ["make", "run"]]
+
+
+def _commands(block: Block) -> Iterator[tuple[int, str, str]]:
+    """The commands of a block, with the line that each is in and what is shown below it."""
+    lines = block.text.split("\n")
+    if block.kind == "indented":
+        yield from ((block.line + at, line, "") for at, line in enumerate(lines))
+        return
+    for at, line in enumerate(lines):
+        if line.startswith("$ "):
+            shown = takewhile(lambda one: not one.startswith("$ "), lines[at + 1 :])
+            yield block.line + at, line[2:], "\n".join(shown)
+
+
+class Shell:
+    """One bash that is given one command after the other, on a terminal."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        theirs, self._commands = os.pipe()
+        self._ours, terminal = pty.openpty()
+        # Not on its standard input: a command that reads that would have the next ones.
+        self._shell = subprocess.Popen(
+            ["bash", "--norc", f"/dev/fd/{theirs}"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+            pass_fds=[theirs],
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.close(terminal)
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.wait()
+        os.close(self._commands)
+        os.close(self._ours)
+
+    def run(self, where: str, command: str) -> str:
+        """Run a command to its end, and return what it said. It fails when that does not come, and when its status is not 0."""
+        os.write(self._commands, f"{command}\nprintf '{_END}%s{_END}' $?\n".encode())
+        said, deadline = b"", time.monotonic() + PATIENCE_S
+        while said.count(_END.encode()) < 2:
+            ready, _, _ = select.select([self._ours], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"{where}: `{command}` does not end; it said {said.decode()!r}"
+            said += os.read(self._ours, 65536)
+        text, status, _ = said.decode().replace("\r\n", "\n").split(_END)
+        assert status == "0", f"{where}: `{command}` ended with {status}: {text}"
+        return text
+
+
+_END = "\x1e"
+"""What no command writes."""
 
 
 def _show_in_the_end(block: Block, folder: Path, environment: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ def test_a_stopped_holder_without_a_time_to_live_is_not_reaped(crowd: Crowd, hou
     stopped, waiter = (crowd.process(folder=house) for _ in range(2))
     held = stopped.acquire("a", by="stopped")
     stopped.stop_after_renewal()
-    with pytest.raises(LockTimeout, match=r"stopped \(process .*, holds it\)"):
+    with pytest.raises(LockTimeout, match="stopped"):
         waiter.acquire("a", by="waiter", timeout_s=2.5 * LEASE_S)
     assert crowd.holders("a") == ["stopped"]
     waiter.line_up("a", by="waiter")
@@ -152,8 +152,9 @@ def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(machines: C
     holder, far, near = (machines.process(host=host, folder=steady) for host in ("near", "far", "near"))
     held = holder.acquire("a", by="holder")
     far.line_up("a", by="far")
-    with pytest.raises(LockTimeout, match="far"):
+    with pytest.raises(LockTimeout) as caught:
         near.acquire("a", by="near", timeout_s=2.5 * KEPT_S)
+    assert [one["by"] for one in caught.value.fields["ahead"]] == ["far"]
     assert machines.queue("a") == ["far"]
     assert holder.release(held.key)
     far.result()

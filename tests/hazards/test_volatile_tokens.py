@@ -1,5 +1,6 @@
 """Tokens of the volatile file only grow, whatever becomes of the memory they are counted in and of those who count."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -280,6 +281,16 @@ def test_an_error_of_the_disk_leaves_the_outcome_unknown(store: SqliteStore, mon
 
 
 # --- those who count ---
+
+
+def test_a_file_that_cannot_be_made_in_time_is_no_damaged_log(store: SqliteStore, path: Path) -> None:
+    """LockTimeout is an OSError too: opening must not take it for one of the log's."""
+    with open(_gate(path), "wb") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(LockTimeout) as caught:
+            store.put_new(VOLATILE, [("a", Thing())], timeout_s=0.05)
+    assert caught.value.fields["resource"] == str(_gate(path))
+    assert _pair(store) > 0
 
 
 def test_a_store_that_closes_leaves_the_turn_to_those_who_are_inside(path: Path, store: SqliteStore) -> None:

@@ -1,5 +1,6 @@
 """The house: layers are checked by import-linter; here is what it cannot see."""
 
+import enum
 import importlib
 import inspect
 import os
@@ -41,6 +42,21 @@ def test_importing_holdfast_loads_no_extra_and_next_to_nothing() -> None:
     assert not {name.split(".")[0] for name in loaded} & EXTRAS
     assert {name for name in loaded if name.startswith("holdfast")} == {"holdfast"}
     assert "typing" not in loaded - _loaded_by("pass")
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_public_name_is_found_in_the_package(name: str) -> None:
+    assert getattr(holdfast, name) is not None
+
+
+def test_no_page_shows_an_import_of_what_the_package_exports() -> None:
+    deep = [
+        f"{page.name}: {names}"
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for names in re.findall(r"^from holdfast\.\S+ import (.+)$", page.read_text(), re.MULTILINE)
+        if {name.strip() for name in names.split(",")} & set(holdfast.__all__)
+    ]
+    assert deep == []
 
 
 def test_connecting_loads_no_extra() -> None:
@@ -94,6 +110,15 @@ def test_who_lacks_an_extra_is_told_how_to_install_it(tmp_path: Path, words: lis
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
     assert done.returncode == 6, done.stderr
     assert f"{told} in the checkout of Holdfast\n" in done.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_enum_of_a_module_is_the_text_that_it_stands_for(name: str) -> None:
+    module = importlib.import_module(name)
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, enum.EnumMeta) and kind.__module__ == name]
+    for one in (one for kind in kinds for one in kind):
+        assert one == one.value == str(one) == f"{one}", one
+        assert hash(one) == hash(one.value), one
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -24,6 +24,7 @@ from holdfast.stores.files.picture import Moved
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import upkeep as sqlite_upkeep
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from tests.dying import dies
 from tests.patience import PATIENCE_S
@@ -441,11 +442,21 @@ def _restore(root: Path, saved: Path, copy: Path) -> None:
     upkeep.restore(open_files(root), ALL, saved, boot_id="boot-1")
 
 
+def test_a_recovery_whose_turn_does_not_come_is_not_taken_for_a_bad_disk(
+    store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object, **__: object) -> None:
+        raise LockTimeout("no turn", outcome="none")
+
+    monkeypatch.setattr(SqliteStore, "transact", late)
+    with pytest.raises(LockTimeout):
+        upkeep.backup(store, ALL, tmp_path / "saved")
+
+
 def test_a_bad_or_foreign_backup_changes_nothing(root: Path, store: FilesStore, tmp_path: Path) -> None:
     put(store, HOSTS, "a")
     (tmp_path / "junk").write_bytes(b"junk" * 400)
     foreign = tmp_path / "foreign"
-    from holdfast.stores.sqlite.store import SqliteStore
 
     elsewhere = SqliteStore(tmp_path / "elsewhere.sqlite", boot_id="boot-1")
     put(elsewhere, HOSTS, "b")

@@ -3,11 +3,13 @@
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 from urllib.parse import quote
 
 import httpx
@@ -104,8 +106,10 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
     before = sys.stdout
     sys.stdout = out
     try:
-        with contextlib.redirect_stderr(err):
-            status = guarded(lambda: run(["--store", url, "--namespace", namespace, *words]))
+        # By the environment: what is said on the command line is repeated in the commands that a message shows.
+        chosen = mock.patch.dict(os.environ, HOLDFAST_STORE=url, HOLDFAST_NAMESPACE=namespace)
+        with contextlib.redirect_stderr(err), chosen:
+            status = guarded(lambda: run(words))
     finally:
         sys.stdout = before
     assert status is not None
@@ -161,7 +165,8 @@ def plain(value: Any) -> Any:
 
 def told(words: str) -> str:
     """The same of a message."""
-    words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "TIME", words))
+    time = r"(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)"
+    words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(time, "TIME", words))
     return re.sub(r"request [\w-]{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words))
 
 

@@ -639,14 +639,14 @@ LOCKS = [
     ),
     Case(
         "locks.wait",
-        lambda hf, f: {"free": hf.locks.wait(f"lock-{f.n}", by=f"holder-{f.n}")},
+        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"lock-{f.n}", by=f"holder-{f.n}")),
         "locks wait lock-{n} --by holder-{n} --json",
         {"names": ["lock-{n}"], "by": "holder-{n}"},
         a_lock,
     ),
     Case(
         "locks.wait",
-        lambda hf, f: {"free": hf.locks.wait(f"lock-{f.n}", by="another", timeout_s=0)},
+        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"lock-{f.n}", by="another", timeout_s=0)),
         "locks wait lock-{n} --by another --nonblock --json",
         {"names": ["lock-{n}"], "by": "another", "timeout_s": 0},
         a_lock,
@@ -1122,14 +1122,14 @@ NETWORK = [
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: {"free": hf.network.wait_for_router(f"router-{f.n}", 0, job_id=f"run-{f.n}")},
+        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"router-{f.n}", by=f"run-{f.n}", timeout_s=0)),
         "network routers wait router-{n} --by run-{n} --nonblock --json",
         {"names": ["router-{n}"], "by": "run-{n}", "timeout_s": 0},
         a_locked_router,
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: {"free": hf.network.wait_for_router(f"router-{f.n}", 0)},
+        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"router-{f.n}", by="nobody", timeout_s=0)),
         "network routers wait router-{n} --nonblock --json",
         {"names": ["router-{n}"], "timeout_s": 0},
         a_locked_router,

@@ -59,7 +59,7 @@ def test_the_exit_status_is_the_commands_and_nothing_is_left(bench: AgentBench, 
     assert bench.hf.agents.list_agents() == []
     assert bench.own_folders() == []
     if status > 125 and status < 128:
-        assert ran.err.endswith("the agent was removed\n")
+        assert ran.err.endswith("no agent was published\n")
 
 
 def test_the_command_is_the_holder_and_knows_who_it_is(bench: AgentBench) -> None:

@@ -16,7 +16,9 @@ import pytest
 import holdfast as library
 from holdfast.adapters import flock, joblog
 from holdfast.adapters.joblog import JobLog
+from holdfast.kernel.errors import LockTimeout, status_of
 from holdfast.kernel.store import Batch, Entry
+from holdfast.surfaces.cli.root import run
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -366,3 +368,18 @@ def test_a_full_disk_leaves_no_drafts_behind(holdfast: CommandLine, tmp_path: Pa
         files = {path.name for path in (tmp_path / "logs").rglob("*") if path.is_file()}
         assert files == {".lock"}
         assert log.catch_up(hf.log, hf.jobs.peek) is None
+
+
+def test_a_rebuild_that_waits_in_vain_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LockTimeout is an OSError too: the log's folder must not be blamed for it."""
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}/store.sqlite")
+    with library.connect() as hf:
+        assert hf.job_log is not None
+        hf.jobs.register_job("sort it", agent="a", agent_session=LABEL)
+        hf.job_log.folder.mkdir(exist_ok=True)
+        monkeypatch.setattr(joblog, "FlockGuard", partial(flock.FlockGuard, timeout_s=0.05))
+        with closing(flock.FlockLock(hf.job_log.folder / ".lock").contender()) as stopped:
+            assert stopped.try_take()
+            with pytest.raises(LockTimeout) as caught:
+                run(["jobs", "logs", "--rebuild"])
+    assert status_of(caught.value).exit == 5

@@ -135,9 +135,17 @@ def test_what_is_held_is_refused_in_time(say: Say, hf: Holdfast) -> None:
     for words in (["-n"], ["--timeout", "0.05"], ["-w", "0", "-q"]):
         ran = say("locks", "acquire", "a", "--by", "job-2", "--ttl", "60", *words)
         assert (ran.status, ran.out) == (5, ""), words
-        assert "job-1 (process" in ran.err
+        assert "held by job-1 (process" in ran.err
         assert "holdfast locks explain a" in ran.err
     assert hf.locks.status("a").queue == ()
+
+
+def test_the_holder_is_named_although_another_waits_just_ahead(say: Say, hf: Holdfast) -> None:
+    hf.locks.acquire("a", by="job-1")
+    with waiting(hf, ["a"], "job-2"):
+        ran = say("locks", "acquire", "a", "--by", "job-3", "--ttl", "60", "-n")
+    assert ran.status == 5
+    assert "held by job-1 (process" in ran.err and "1 waiter ahead" in ran.err, ran.err
 
 
 def test_what_the_dead_hold_is_not_said_to_be_waited_for(hf: Holdfast) -> None:
@@ -203,7 +211,9 @@ def test_wait(say: Say, hf: Holdfast) -> None:
     for words in (["-n"], ["-w", "0.05", "-q"]):
         ran = say("locks", "wait", "b", "a", *words)
         assert (ran.status, ran.out) == (5, "")
-        assert "holdfast locks explain" in ran.err
+        assert "a is held by job-1 (process" in ran.err and "holdfast locks explain a`" in ran.err
+    told = json.loads(say("locks", "wait", "a", "-n", "--json").out)
+    assert (told["free"], [(one["resource"], one["by"]) for one in told["holders"]]) == (False, [("a", "job-1")])
     assert hf.locks.status("a").queue == ()
     hf.locks.release(grant)
     assert say("locks", "wait", "a") == (0, "", "")

@@ -154,6 +154,24 @@ def test_in_order_of_arrival_and_priority(locks: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text().split() == ["job-4", "job-2", "job-3"]
 
 
+def test_who_waits_in_vain_reads_who_holds_it_and_how_many_are_ahead(locks: Bench) -> None:
+    _, pid = locks.hold("b", "--by", "job-1")
+    locks.run("b", "--by", "job-2", "--", "true")
+    locks.waiting("b", "job-2")
+    status, out, err = run(locks, "-n", "a", "b", "--by", "job-3", "--", "echo", "no")
+    assert (status, out) == (5, "")
+    assert f"b is held by job-1 (process {pid}) since " in err and ", 1 waiter ahead" in err and "locks explain b`" in err
+
+
+@pytest.mark.parametrize(("command", "status"), [("nosuch", 127), (__file__, 126), ("", 127)])
+def test_a_command_that_cannot_be_run_is_not_waited_for(locks: Bench, command: str, status: int) -> None:
+    """The one that holds it may hold it for hours, and the mistake shows only then."""
+    locks.hold("a", "--by", "job-1")
+    assert run(locks, "a", "--by", "job-2", "--", command)[:2] == (status, "")
+    waited = [entry for entry in locks.hf.log.tail(100)[0] if entry.kind == "lock.waiting"]
+    assert waited == []
+
+
 def test_what_cannot_be_had_in_time(locks: Bench) -> None:
     locks.hold("a", "--by", "job-1")
     for words in (["-n"], ["--nonblock"], ["--nb"], ["-w", "0"], ["--timeout", "0.05"], ["--wait", ".05"]):

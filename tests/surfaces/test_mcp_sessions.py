@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
@@ -71,6 +72,11 @@ def held_by(hf: Holdfast, name: str) -> list[str]:
     return [one.by.partition("#")[0] for one in hf.locks.status(name).holds]
 
 
+def before(asked: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Who is said to be before an agent, and whether that one holds it."""
+    return [(one["by"].partition("#")[0], one["holds"]) for one in asked["ahead"]]
+
+
 def taken_back(call: "Future[Any]") -> None:
     call.cancel()
     with pytest.raises(CancelledError):
@@ -102,6 +108,12 @@ def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
     first = b.stands(b.call("acquire", names=["x"]))
     second = c.begin("acquire", names=["x"], wait_s=25)
     until(hf, lambda: in_line(hf, "x") == ["b", "c"])
+    assert (first["position"], before(first)) == (1, [("a", True)])
+    with crowd.agents.passing("d") as last:
+        # Behind others that wait, the holder is named too.
+        told = last.stands(last.call("acquire", names=["x"]))
+        assert (told["position"], before(told)) == (3, [("a", True), ("b", False), ("c", False)])
+        assert told["ahead"][0]["since"] == to_plain(hf.locks.status("x").holds[0].since)
     still = b.call("wait", handle=first["handle"], wait_s=0.1)
     assert (still["state"], in_line(hf, "x")) == ("waiting", ["b", "c"])
     assert a.call("release", handle=held["handle"])["released"] is True

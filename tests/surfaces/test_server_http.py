@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADER_BYTES_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
 from holdfast.kernel.store import Batch
@@ -215,6 +216,26 @@ def test_a_wait_ends_when_it_is_its_turn(server: Served) -> None:
         until(lambda: waits(server.hf) == ["second"])
         assert server.http.post("/v1/locks/release", json={"token": token}).json() == {"released": token}
         assert second.result(PATIENCE_S).json()["token"] > token
+
+
+def test_a_wait_that_ends_in_vain_names_the_holder_and_the_place_in_line(small: Served) -> None:
+    acquire(small, "first")
+    held = small.hf.locks.status("router-1").holds[0]
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(acquire, small, "second", timeout_s=25)
+        until(lambda: waits(small.hf) == ["second"])
+        late = acquire(small, "third", timeout_s=0)
+        assert (late.status_code, late.json()["code"]) == (504, "lock_timeout")
+        fields = late.json()["fields"]
+        assert [(one["by"], one["since"], one["process"]) for one in fields["holders"]] == [
+            ("first", to_plain(held.since), None)
+        ]
+        assert (fields["position"], [one["by"] for one in fields["ahead"]]) == (2, ["second"])
+        for path in ("locks", "network/routers"):
+            looked = small.http.post(f"/v1/{path}/wait", json={"names": ["router-1"], "timeout_s": 0}).json()
+            assert (looked["free"], [one["by"] for one in looked["holders"]]) == (False, ["first"])
+        small.hf.locks.release_token(held.token)
+        second.result(PATIENCE_S)
 
 
 def test_whoever_hangs_up_leaves_the_queue(server: Served) -> None:

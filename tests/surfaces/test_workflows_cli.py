@@ -149,7 +149,7 @@ def test_run_exits_as_its_command_does(bench: Bench, words: list[str], status: i
     done = bench("workflows", "run", "a", "--recipe", "r", "--", *words)
     assert done.status == status
     assert bench.names() == []
-    assert ("the workflow was released" in done.err) == (status in (126, 127))
+    assert ("no workflow was registered" in done.err) == (status in (126, 127))
 
 
 def test_run_without_a_command_is_a_mistake(bench: Bench) -> None:

@@ -83,6 +83,11 @@ def test_only_misuse_and_what_a_registry_does_not_know_are_value_errors(kind: ty
 
 
 @every_kind
+def test_only_a_wait_that_took_too_long_is_a_timeout_error_and_so_an_os_error(kind: type[HoldfastError]) -> None:
+    assert issubclass(kind, TimeoutError) == issubclass(kind, OSError) == issubclass(kind, errors.LockTimeout)
+
+
+@every_kind
 def test_every_kind_says_what_it_means(kind: type[HoldfastError]) -> None:
     assert kind.__doc__ and kind.__doc__ != (kind.__base__.__doc__ if kind.__base__ else None)
 

@@ -16,6 +16,7 @@ from holdfast.adapters.procfs import Procfs
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import TRANSITIONS
 from holdfast.domains.jobs.writing import job_topic
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import (
     Collision,
     Fenced,
@@ -376,3 +377,11 @@ def test_what_goes_wrong_with_old_jobs_does_not_concern_a_new_one(jobs: Jobs, mo
     monkeypatch.setattr(registry, "JOBS_PRUNE_EVERY", 1)
     monkeypatch.setattr(jobs, "prune", fail)
     assert register(jobs).status is JobStatus.PENDING
+
+
+def test_a_status_equals_its_text_and_is_written_as_that(jobs: Jobs) -> None:
+    job = register(jobs)
+    assert job.status == "pending"
+    cancelled = jobs.update_status(job.job_id, "cancelled")
+    assert cancelled.status == "cancelled"
+    assert b'"status":"cancelled"' in to_json(cancelled)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from unittest import mock
 
 import pytest
 
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LeaseLost, LockTimeout, Lost, NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Place, Sighting
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_MAX
@@ -21,7 +23,7 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives import ending
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import Grant, Locks, Mode
+from holdfast.primitives.locks import Grant, Locks, Mode, obstruction
 from holdfast.primitives.locks import waiting as waiting_
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
@@ -841,33 +843,87 @@ def test_a_cycle_that_is_closed_through_a_look_is_told(world: World, locks: Lock
 # --- time limits ---
 
 
-def test_a_wait_that_ends_without_a_grant_says_who_is_ahead_and_leaves_nothing(world: World, locks: Locks) -> None:
-    locks.acquire("a", by="holder")
+@pytest.mark.parametrize("timeout_s", [0, 0.01])
+def test_a_wait_that_ends_without_a_grant_names_the_holder_and_leaves_nothing(
+    world: World, locks: Locks, timeout_s: float
+) -> None:
+    locks.acquire("b", by="holder", ttl_s=600)
+    since = locks.status("b").holds[0].since
     before = world.rows()
     with pytest.raises(LockTimeout) as caught:
-        locks.acquire(["a", "b"], by="job", timeout_s=0.01)
-    error = caught.value
-    assert "a, b could not be had by job within 0.01 s: holder (process 1, holds it) is ahead" in error.message
-    assert "nothing was taken" in error.message
-    assert "holdfast locks explain a" in error.message
-    assert error.fields == {
-        "resource": "a",
-        "names": ["a", "b"],
-        "by": "job",
-        "ahead": ["holder"],
-        "outcome": "none",
-    }
+        locks.acquire(["a", "b"], by="job", timeout_s=timeout_s)
+    fields = caught.value.fields
+    (holder,) = fields["holders"]
+    assert (holder["resource"], holder["by"], holder["mode"]) == ("b", "holder", "exclusive")
+    assert (holder["since"], holder["process"]["pid"]) == (to_plain(since), 1)
+    assert holder["until"] == to_plain(since + timedelta(seconds=600))
+    assert (fields["resource"], fields["names"], fields["by"]) == ("b", ["a", "b"], "job")
+    assert (fields["position"], fields["ahead"], fields["timeout_s"]) == (1, [], timeout_s)
+    assert fields["outcome"] == "none"
+    assert all(
+        word in caught.value.message
+        for word in ("job", "a, b", "b is held by holder", "process 1", "`holdfast locks explain b`")
+    )
     assert world.rows() == before
-    assert locks.try_acquire("b", by="other") is not None
+    assert locks.try_acquire("a", by="other") is not None
 
 
-def test_whoever_is_just_ahead_in_line_is_named_too(world: World, locks: Locks) -> None:
+def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(world: World, locks: Locks, watches: Watches) -> None:
+    """With others between it and the holder, both are named: the one that is just ahead cannot let go of anything."""
     locks.acquire("a", by="holder")
-    ahead = world.line_up("a", by="first", locks=world.process(7))
-    with pytest.raises(LockTimeout, match=r"first \(process 7, is in line\) is ahead"):
-        locks.acquire("a", by="job", timeout_s=0.01)
+    first = world.line_up("a", by="first", locks=world.process(7))
+    second = world.line_up(["b", "a"], by="second")
+    told: list[str] = []
+
+    def run_out(ahead: Sequence[Ahead]) -> None:
+        told.extend(one.by for one in ahead)
+        watches.run_out()
+
+    with pytest.raises(LockTimeout) as caught:
+        locks.acquire("a", by="job", on_wait=run_out)
+    # Whom it watched is the nearest alone.
+    assert told == ["second"]
+    fields = caught.value.fields
+    assert [one["by"] for one in fields["holders"]] == ["holder"]
+    assert (fields["position"], [one["by"] for one in fields["ahead"]]) == (3, ["first", "second"])
+    assert fields["ahead"][1]["names"] == ["b", "a"]
+    assert "2 waiters ahead" in caught.value.message
+    assert world.told("lock.timed_out")[0].data["held_by"] == ["holder"]
+    seen = locks.obstruction("a", by="first")
+    assert ([one.by for one in seen.holders], seen.position) == (["holder"], 1)
+    assert locks.obstruction("a", by="new").position == 3
+    assert locks.obstruction([], by="new").position == locks.obstruction("c", by="new").position == 1
     locks.free("a", by="holder")
-    ahead.result()
+    first.result().release()
+    second.result().release()
+
+
+def test_many_holders_and_a_long_line_are_cut(world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obstruction, "LOCK_AHEAD_TOLD_MAX", 2)
+    monkeypatch.setattr(obstruction, "LOCK_AHEAD_COUNTED_MAX", 2)
+    held = [locks.acquire("a", by=f"h{number}", mode="shared") for number in range(5)]
+    lines = []
+    for number in range(3):
+        with pytest.raises(LockTimeout) as caught:
+            locks.acquire("a", by="job", timeout_s=0)
+        lines.append((len(caught.value.fields["holders"]), len(caught.value.fields["ahead"]), caught.value.fields["position"]))
+        world.leave_in_line("a", by=f"w{number}", pid=number + 10)
+    with pytest.raises(LockTimeout) as caught:
+        locks.acquire("a", by="job", timeout_s=0)
+    assert lines == [(2, 0, 1), (2, 1, 2), (2, 2, 3)]
+    assert caught.value.fields["position"] is None
+    assert "and by 3 more" in caught.value.message
+    for grant in held:
+        locks.release(grant)
+
+
+def test_a_look_in_vain_says_who_holds_it(locks: Locks) -> None:
+    assert locks.wait_free("a", by="job", timeout_s=0) is None
+    locks.acquire("a", by="holder")
+    for timeout_s in (0, 0.01):
+        why = locks.wait_free(["b", "a"], by="job", timeout_s=timeout_s)
+        assert why is not None
+        assert [(one.resource, one.by) for one in why.holders] == [("a", "holder")]
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 0.01])

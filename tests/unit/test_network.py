@@ -537,6 +537,8 @@ def test_blocks_release_what_they_locked(registry: Registry) -> None:
         with pytest.raises(RegistryLockTimeout, match="a ") as told, registry.router_lock("router-1", "b", timeout=0):
             pass
         assert isinstance(told.value, LockTimeout) and isinstance(told.value, RegistryError)
+        assert [(one["resource"], one["by"]) for one in told.value.fields["holders"]] == [("router-1", "a")]
+        assert told.value.fields["position"] == 1
     with contextlib.suppress(RuntimeError), registry.all_router_locks(["router-1", "router-2"], "a"):
         assert registry.is_router_locked("router-2")
         with pytest.raises(RegistryLockTimeout), registry.all_router_locks(["router-3", "router-1"], "b", 0):

@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant(
         "whoever gives up leaves the queue",
         _ASKING,
-        '            turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))\n',
+        "            turns.time_out(answer.request)\n",
         "",
     ),
     Mutant(

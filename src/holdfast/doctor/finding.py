@@ -8,7 +8,7 @@ from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import STATUS, HoldfastError
 
 
-class Verdict(enum.Enum):
+class Verdict(enum.StrEnum):
     """How bad it is."""
 
     OK = "ok"

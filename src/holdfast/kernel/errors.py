@@ -9,8 +9,9 @@
       Lost             stop work now: another has taken over
         LeaseLost  Fenced
       Unavailable      trying again may help
-        StoreUnavailable  LockTimeout  BrokerUnavailable  UpstreamUnavailable
+        StoreUnavailable  BrokerUnavailable  UpstreamUnavailable
         AgentGone      an UpstreamUnavailable: its place is there, and its own process is not in it
+        LockTimeout    a TimeoutError too
       Corrupt          never guess
         RecordInvalid  StoreCorrupt  SchemaTooNew
       Misuse           the caller's own mistake; a ValueError too
@@ -246,8 +247,12 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
-class LockTimeout(Unavailable):
-    """The time limit passed before it was this caller's turn; nothing was changed."""
+class LockTimeout(Unavailable, TimeoutError):
+    """The time limit passed before it was this caller's turn; nothing was changed.
+
+    A TimeoutError too, as callers of a lock expect, and by that an OSError: `except OSError` around a call that may wait
+    catches it.
+    """
 
     code = "lock_timeout"
 
@@ -349,7 +354,7 @@ class RegistryLost(RegistryError, LeaseLost):
 
 
 class RegistryLockTimeout(RegistryError, LockTimeout):
-    """A router, or the registry itself, could not be had in time; nothing was changed."""
+    """A router, or the registry itself, could not be acquired in time; nothing was changed."""
 
     code = "registry_lock_timeout"
 

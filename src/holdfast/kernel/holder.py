@@ -14,7 +14,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.ordering import Parts
 
 
-class Liveness(enum.Enum):
+class Liveness(enum.StrEnum):
     """What can be proved of a holder."""
 
     ALIVE = "alive"

@@ -134,6 +134,12 @@ LOCK_WATCHED_MAX = 64
 LOCK_REAPED_MAX = 250
 """Most waiters of one dead process that are taken out of a queue in one step: others must have their turns in between."""
 
+LOCK_AHEAD_COUNTED_MAX = 1000
+"""Most waiters before a request that are counted when its time is over: a line that is longer is said to be."""
+
+LOCK_AHEAD_TOLD_MAX = 16
+"""Most holders, and most waiters, that are named to one whose time is over."""
+
 LOCK_STATISTICS_MAX = 10_000
 """Most resources with statistics of their own; what comes beyond is summed up together."""
 

@@ -20,7 +20,7 @@ from holdfast.primitives.journal import Journal
 Gone = Callable[[Agent], bool]
 
 
-class Why(enum.Enum):
+class Why(enum.StrEnum):
     """What was found, and so why it goes or stays."""
 
     DAMAGED = "damaged"

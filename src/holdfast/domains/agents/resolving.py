@@ -18,7 +18,7 @@ from holdfast.kernel.store import ReadTx, Store
 from holdfast.kernel.wording import counted
 
 
-class Reason(enum.Enum):
+class Reason(enum.StrEnum):
     """Why there is no live record."""
 
     MISSING = "missing"

@@ -9,7 +9,7 @@ import threading
 from typing import Any, NamedTuple, Protocol
 
 
-class Surface(enum.Enum):
+class Surface(enum.StrEnum):
     """May a prompt be given to the agent at this moment?"""
 
     READY = "ready"

@@ -27,7 +27,7 @@ SEQ_MAX = 10**_SEQ_DIGITS - 1
 """Greatest number of an event: keys with more digits would not be in order."""
 
 
-class EventKind(enum.Enum):
+class EventKind(enum.StrEnum):
     """What an event tells."""
 
     STARTED = "started"

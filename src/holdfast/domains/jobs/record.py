@@ -31,7 +31,7 @@ ATTEMPTS_MAX = 3
 """How many attempts at a job may end by the death of its worker, unless told, before that ends the job."""
 
 
-class JobStatus(enum.Enum):
+class JobStatus(enum.StrEnum):
     """Where a job stands."""
 
     PENDING = "pending"

@@ -9,6 +9,7 @@ from holdfast.domains.network.address import check_job_type
 from holdfast.domains.network.calls import Calls
 from holdfast.domains.network.room import Room, told_as_registry
 from holdfast.domains.network.routers import Routers
+from holdfast.kernel.errors import RegistryLockTimeout
 from holdfast.kernel.holder import THIS_PROCESS, ThisProcess
 from holdfast.primitives.locks import Grant, Locks, Mode
 from holdfast.primitives.locks.statistics import LockStatistics
@@ -47,7 +48,7 @@ class RouterCalls(Calls):
         pid: Pid = THIS_PROCESS,
         on_wait: OnWait | None = None,
     ) -> bool:
-        """Lock a router, and with it all of its hosts; False when it could not be had in time.
+        """Lock a router, and with it all of its hosts; False when it could not be acquired in time.
 
         A job that has it already has it: True, and one release frees it. `timeout` 0 is a single try; without one it is
         `lock_timeouts.router_lock`. Quick jobs share it by `mode="shared"`. A higher `priority` goes first; without one it is
@@ -70,7 +71,7 @@ class RouterCalls(Calls):
         pid: Pid = THIS_PROCESS,
         on_wait: OnWait | None = None,
     ) -> bool:
-        """Lock all of the routers in one step, or none; False when they could not be had in time. Nothing is held while
+        """Lock all of the routers in one step, or none; False when they could not be acquired in time. Nothing is held while
         waiting, so no order of names can deadlock. Otherwise as `acquire_router_lock`."""
         limit_s = self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout
         return self._locked(router_names, job_id, limit_s, mode, self._priority(priority, job_type), ttl_s, pid, on_wait)
@@ -101,7 +102,7 @@ class RouterCalls(Calls):
         job_type: str | None = None,
         ttl_s: float | None = None,
     ) -> Iterator[Grant]:
-        """Lock a router for a `with` block, which gets the grant. Raises RegistryLockTimeout when it could not be had in time,
+        """Lock a router for a `with` block, which gets the grant. Raises RegistryLockTimeout when it was not acquired in time,
         and RegistryLost at the end if it was taken away. Within another block of the same job, only the outer one frees it."""
         limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
         with self._granted([router_name], job_id, limit_s, mode, self._priority(priority, job_type), ttl_s) as grant:
@@ -166,14 +167,18 @@ class RouterCalls(Calls):
         pid: Pid,
         on_wait: OnWait | None,
     ) -> bool:
-        grant = self._change(
-            lambda: self._routers.try_acquire(
-                names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid, on_wait=on_wait
+        try:
+            self._change(
+                lambda: self._routers.acquire(
+                    names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid, on_wait=on_wait
+                )
             )
-        )
-        told = "locked" if grant is not None else "not to be had"
-        self._logger.info("routers %s job=%s routers=%s", told, job_id, ",".join(names))
-        return grant is not None
+        except RegistryLockTimeout as error:
+            # Its callers get a bool, so the log is where they read who was in the way.
+            self._logger.info("routers not locked job=%s routers=%s: %s", job_id, ",".join(names), error.message)
+            return False
+        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(names))
+        return True
 
     @contextmanager
     def _granted(

@@ -58,24 +58,6 @@ class Routers:
                     holder=None,
                 )
 
-    def try_acquire(
-        self,
-        names: Sequence[str],
-        job_id: str,
-        timeout_s: float,
-        *,
-        mode: Mode | str,
-        priority: int,
-        ttl_s: float | None,
-        pid: int | ThisProcess | None,
-        on_wait: OnWait | None = None,
-    ) -> Grant | None:
-        """All of the routers, or None when they could not be had in time."""
-        try:
-            return self.acquire(names, job_id, timeout_s, mode=mode, priority=priority, ttl_s=ttl_s, pid=pid, on_wait=on_wait)
-        except LockTimeout:
-            return None
-
     def acquire(
         self,
         names: Sequence[str],

@@ -14,7 +14,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 
 
-class Preempt(enum.Enum):
+class Preempt(enum.StrEnum):
     """Where a request to yield stands."""
 
     NONE = "none"

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from holdfast.domains.workflows.record import Loaded, SwapMarker, UnknownRecipe, Workflow, who
 from holdfast.kernel import clock
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound, NotLoaded
+from holdfast.kernel.holder import Holder
 
 
 def swap_under_way(recipe: str, marker: SwapMarker) -> EAgain:
@@ -146,12 +149,16 @@ def swap_lost(recipe: str, token: int) -> LeaseLost:
 
 def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float) -> LockTimeout:
     """Another swap did not end in time."""
-    other = "another swap" if marker is None else f"a swap to {marker.recipe} by {who(marker.holder)}"
+    other = "another swap"
+    if marker is not None:
+        other = f"a swap to {marker.recipe} by {who(marker.holder)}, under way since {marker.begun_at:%Y-%m-%d %H:%MZ},"
     return LockTimeout(
         f"{other} did not end within {timeout_s:g} s; nothing was changed: wait for it, or allow more time",
         recipe=recipe,
         target=None if marker is None else marker.recipe,
         holder_pid=None if marker is None else marker.holder.pid,
+        holders=[] if marker is None else [_blocker(who(marker.holder), marker.recipe, marker.begun_at, marker.holder)],
+        timeout_s=timeout_s,
         outcome="none",
     )
 
@@ -159,12 +166,20 @@ def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float) ->
 def not_drained(recipe: str, conflicts: Sequence[Workflow], timeout_s: float) -> LockTimeout:
     """Running work did not end in time."""
     return LockTimeout(
-        f"no swap to {recipe} within {timeout_s:g} s: {listed(conflicts)}; nothing was changed. Wait for that work to end, or "
-        "allow more time",
+        f"no swap to {recipe} within {timeout_s:g} s: {listed(conflicts, since=True)}; nothing was changed. Wait for that work "
+        "to end, or allow more time",
         recipe=recipe,
         conflicts=[workflow.name for workflow in conflicts],
+        holders=[_blocker(one.name, one.recipe, one.started_at, one.owner) for one in conflicts],
+        timeout_s=timeout_s,
         outcome="none",
     )
+
+
+def _blocker(by: str, recipe: str, since: datetime, process: Holder) -> dict[str, Any]:
+    """Who was in the way of a swap, with which recipe, since when, for programs."""
+    found: dict[str, Any] = to_plain({"by": by, "recipe": recipe, "since": since, "process": process})
+    return found
 
 
 def refused(recipe: str, conflicts: Sequence[Workflow]) -> Held:
@@ -181,14 +196,17 @@ def named(workflows: Sequence[Workflow]) -> str:
     return ", ".join(f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)})" for workflow in workflows)
 
 
-def listed(conflicts: Sequence[Workflow]) -> str:
-    """Workflows in the way, in words."""
+def listed(conflicts: Sequence[Workflow], *, since: bool = False) -> str:
+    """Workflows in the way, in words; with when they began, if wanted."""
     return ", ".join(
-        f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)}) {_STATES[workflow.preempt.value]}"
-        if workflow.preemptible
-        else f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)}) is not preemptible"
+        f"workflow {workflow.name} ({workflow.recipe}, {who(workflow.owner)}{_since(workflow) if since else ''}) "
+        + (_STATES[workflow.preempt.value] if workflow.preemptible else "is not preemptible")
         for workflow in conflicts
     )
+
+
+def _since(workflow: Workflow) -> str:
+    return f", since {workflow.started_at:%Y-%m-%d %H:%MZ}"
 
 
 _STATES = {

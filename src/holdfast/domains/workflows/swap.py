@@ -43,7 +43,7 @@ from holdfast.kernel.store import Listener
 from holdfast.primitives.locks.waiting import Deadline, earliest
 
 
-class Policy(enum.Enum):
+class Policy(enum.StrEnum):
     """What to do about work that cannot be preempted, or does not yield."""
 
     WAIT = "wait"

@@ -13,6 +13,7 @@ from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import reclaimable
 from holdfast.kernel.store import Listener
 from holdfast.primitives.locks import rules
+from holdfast.primitives.locks.obstruction import Obstruction, obstruction_of
 from holdfast.primitives.locks.record import LOCKS, Hold, Outcome, Request, lock_in
 from holdfast.primitives.locks.room import Room
 from holdfast.primitives.locks.table import Table
@@ -39,6 +40,8 @@ class Waiting(NamedTuple):
 
     request: Request
     ahead: list[Ahead]
+    obstruction: Obstruction | None = None
+    """Of a request that does not wait in line, where its caller is to be told."""
 
 
 class Doubt(NamedTuple):
@@ -54,10 +57,10 @@ class Deadlocked(NamedTuple):
 
 
 class Over(NamedTuple):
-    """The wait is over without a grant."""
+    """The wait is over without a grant. `obstruction` says why, if its time was over and its caller is to be told."""
 
     outcome: str
-    ahead: list[Ahead]
+    obstruction: Obstruction | None = None
 
 
 Answer = Given | Waiting | Doubt | Deadlocked | Over
@@ -72,13 +75,21 @@ class Asking:
     that is killed leaves what the next in line removes."""
 
     def __init__(
-        self, room: Room, draft: Request, deadline: Deadline, on_wait: OnWait | None = None, stop_fd: int | None = None
+        self,
+        room: Room,
+        draft: Request,
+        deadline: Deadline,
+        on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
+        *,
+        explain: bool = True,
     ) -> None:
         self._room = room
         self._draft = draft
         self._deadline = deadline
         self._on_wait = on_wait
         self._stops = [] if stop_fd is None else [stop_fd]
+        self._explain = explain
         self._vouched: set[str] = set()
         self._told_of: list[tuple[str, bool]] = []
         self._sign_of_life = Deadline(room.terms.lease_s / 3)
@@ -162,10 +173,10 @@ class Asking:
             elif not isinstance(answer, Waiting):
                 return answer
             elif not (suspects := self._suspects(answer.ahead)):
-                return Over(TIMED_OUT, answer.ahead)
+                return Over(TIMED_OUT, answer.obstruction)
             elif not self._reap(suspects)[0] and answer.ahead == doubted:
                 # They stand by the store's clock. Once is no proof: one that was over may have left by itself meanwhile.
-                return Over(TIMED_OUT, answer.ahead)
+                return Over(TIMED_OUT, answer.obstruction)
             else:
                 doubted = answer.ahead
 
@@ -191,7 +202,7 @@ class Asking:
             return known
         found = turns.try_now(self._draft)
         if isinstance(found, Request):
-            return Waiting(found, ahead_of(turns.table, found))
+            return Waiting(found, ahead_of(turns.table, found), self._why(turns, found))
         return self._granted(turns.table, found)
 
     def _known(self, turns: Turns) -> Given | Doubt | None:
@@ -202,7 +213,7 @@ class Asking:
         return Given(None, own) if own and not rules.needed(turns.table, self._draft) else None
 
     def _granted(self, table: Table, hold: Hold | None) -> Given | Over:
-        return Over(FREE, []) if hold is None else self._given(table, hold)
+        return Over(FREE) if hold is None else self._given(table, hold)
 
     def _doubtful(self, own: list[Hold], now: datetime) -> list[Hold]:
         """Own holds that may be over: one whose time has passed, or whose process died, cannot be entered again."""
@@ -232,7 +243,7 @@ class Asking:
         """What was waited for on behalf of another becomes that one's."""
         hold = turns.table.find_hold(self._draft.id, self._draft.names)
         if hold is None:
-            return Over(TAKEN_AWAY, [])
+            return Over(TAKEN_AWAY)
         return self._given(turns.table, turns.give(hold, self._draft.holder))
 
     def _given(self, table: Table, hold: Hold) -> Given | Over:
@@ -243,7 +254,7 @@ class Asking:
                 covering = (held for held in table.lock(name).holds if held.covers(self._draft.by, self._draft.mode))
                 found = next(covering, None)
                 if found is None:
-                    return Over(TAKEN_AWAY, [])
+                    return Over(TAKEN_AWAY)
                 own[found.id] = found
         return Given(hold, list(own.values()))
 
@@ -310,7 +321,7 @@ class Asking:
             for hold in table.lock(name).holds:
                 if hold.id == draft.id:
                     return self._given(table, hold)
-        return Over(TAKEN_AWAY, [])
+        return Over(TAKEN_AWAY)
 
     def _collect(self, turns: Turns) -> Answer:
         """Read what the request was told, and clear it away."""
@@ -319,7 +330,7 @@ class Asking:
             return answer
         request = answer.request
         turns.table.forget(request)
-        return Over(FREE, []) if request.outcome is Outcome.FREE else self._ask(turns)
+        return Over(FREE) if request.outcome is Outcome.FREE else self._ask(turns)
 
     def _reap(self, suspects: list[Suspect]) -> tuple[list[Removed], Answer]:
         removed, answer = self._transact(lambda turns: (turns.reap(suspects), self._state(turns.table)))
@@ -336,13 +347,19 @@ class Asking:
         if isinstance(answer, Waiting):
             if answer.request.outcome is not None:
                 return self._collect(turns)
+            # Before it leaves: what leaves is in nobody's way.
+            why = self._why(turns, answer.request)
             if self._deadline.timeout_s is None:
                 # It had no time limit: whoever asked does not want it any more.
                 turns.leave(answer.request, "lock.withdrawn")
             else:
-                turns.leave(answer.request, "lock.timed_out", held_by=sorted({one.by for one in answer.ahead if one.holds}))
-            return Over(TIMED_OUT, answer.ahead)
+                turns.time_out(answer.request)
+            return Over(TIMED_OUT, why)
         return answer
+
+    def _why(self, turns: Turns, request: Request) -> Obstruction | None:
+        """Why it is not the request's turn, for a caller that is to be told."""
+        return obstruction_of(turns.table, request, turns.now) if self._explain else None
 
     def _withdraw(self) -> None:
         """Leave nothing behind, as after Ctrl-C."""

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable
 from typing import cast
@@ -22,12 +23,14 @@ from holdfast.primitives.locks.asker import Asker
 from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over
 from holdfast.primitives.locks.grant import Grant, lost
 from holdfast.primitives.locks.lasting import Lasting
+from holdfast.primitives.locks.obstruction import Obstruction, obstruction_of
 from holdfast.primitives.locks.oversight import Behind, Oversight, nobody
 from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode
 from holdfast.primitives.locks.refusing import deadlocked, taken_away, timed_out
 from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.room import Room
 from holdfast.primitives.locks.statistics import Counting
+from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Terms, lost_topic
 from holdfast.primitives.locks.waiting import Deadline, OnWait
 from holdfast.primitives.locks.wish import Wish, check_names, check_ttl, wished
@@ -106,11 +109,11 @@ class Locks(Oversight):
         without, it lives as long as `process`, which is this one unless told. `process` None needs a `ttl_s`. A wait also ends,
         as if its time had passed, when the descriptor `stop_fd` becomes readable.
 
-        Raises LockTimeout (nothing is held), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
-        before this process could wake), InvalidName and InvalidValue.
+        Raises LockTimeout (nothing is held; its fields name the holders and the place in line), DeadlockDetected (waiting would
+        never end), LeaseLost (it was taken away again before this process could wake), InvalidName and InvalidValue.
         """
         wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
-        answer = self._asked(wish, on_wait, stop_fd)
+        answer = self._asked(wish, on_wait, stop_fd, explain=True)
         if isinstance(answer, Over):
             raise timed_out(wish, answer)
         return answer
@@ -129,7 +132,8 @@ class Locks(Oversight):
         stop_fd: int | None = None,
     ) -> Grant | None:
         """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all."""
-        answer = self._asked(wished(names, by, mode, timeout_s, priority, ttl_s, process), on_wait, stop_fd)
+        wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
+        answer = self._asked(wish, on_wait, stop_fd, explain=False)
         return None if isinstance(answer, Over) else answer
 
     def hold(
@@ -161,9 +165,22 @@ class Locks(Oversight):
         Promised: there was a moment between call and return at which no other job held them, or their turn had come. Not
         promised: that it is still so. Raises DeadlockDetected when the job holds what the others wait for.
         """
+        return self.wait_free(names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd) is None
+
+    def wait_free(
+        self,
+        names: str | Iterable[str],
+        *,
+        by: str,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        timeout_s: float | None = LOCK_TIMEOUT_S,
+        on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
+    ) -> Obstruction | None:
+        """The same as `wait`, and None when the names were free; otherwise who held them when the time was over."""
         wish = wished(names, by, mode, timeout_s, look=True)
         if not wish.names:
-            return True
+            return None
         self._begin()
         draft = self._asker.draft(self._asker.new_id(), wish, self._asker.this_process())
         try:
@@ -173,7 +190,26 @@ class Locks(Oversight):
         if isinstance(answer, Deadlocked):
             self._counting.count(wish.names, "deadlocks")
             raise deadlocked(wish, answer)
-        return isinstance(answer, Over) and answer.outcome == FREE
+        if isinstance(answer, Given) or answer.outcome == FREE:
+            return None
+        assert answer.obstruction is not None
+        return answer.obstruction
+
+    def obstruction(self, names: str | Iterable[str], *, by: str, mode: Mode | str = Mode.EXCLUSIVE) -> Obstruction:
+        """What is in the way of a request for these names as of now: that of the job if it waits for them, else a new one."""
+        wish = wished(names, by, mode, 0)
+        self._begin()
+        if not wish.names:
+            return Obstruction(at=self._store.now(), holders=(), holders_count=0, ahead=(), position=1)
+        draft = self._asker.draft(self._asker.new_id(), wish, self._asker.this_process())
+        # Behind all that wait, as it is not in line itself.
+        new = replace(draft, rank=sys.maxsize, arrival=sys.maxsize)
+
+        def look(table: Table) -> Obstruction:
+            own = (one for one in table.of_job(by) if (one.by, one.names, one.mode) == (by, wish.names, wish.mode))
+            return obstruction_of(table, next(own, new), self._store.now())
+
+        return self._room.read(look)
 
     def release(self, grant: Grant) -> bool:
         """End a grant, and hand over to whoever is next in the same step. True when it freed something.
@@ -279,8 +315,9 @@ class Locks(Oversight):
                 self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
                 self._counting.add_up()
 
-    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None = None) -> Grant | Over:
-        """Get what is wished for; Over when its time passed. Raises DeadlockDetected and LeaseLost."""
+    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None, *, explain: bool) -> Grant | Over:
+        """Get what is wished for; Over when its time passed, which says why if it is to `explain`. Raises DeadlockDetected and
+        LeaseLost."""
         self._begin()
         if not wish.names:
             return Grant(self, id="", by=wish.by, mode=wish.mode, names=(), taken=(), token=0)
@@ -291,7 +328,8 @@ class Locks(Oversight):
         try:
             grant = self._quickly(request_id, wish, holder, deadline)
             if grant is None:
-                asking = Asking(self._room, self._asker.draft(request_id, wish, holder), deadline, on_wait, stop_fd)
+                draft = self._asker.draft(request_id, wish, holder)
+                asking = Asking(self._room, draft, deadline, on_wait, stop_fd, explain=explain)
                 answer = asking.answer()
                 if not isinstance(answer, Given):
                     return self._not_given(wish, answer)

@@ -15,7 +15,7 @@ from holdfast.primitives.locks.record import LOCKS, Mode, Request
 from holdfast.primitives.locks.table import Table
 
 
-class Alive(enum.Enum):
+class Alive(enum.StrEnum):
     """What is known of who holds or waits."""
 
     ALIVE = "alive"

@@ -19,7 +19,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Row
 
 
-class Mode(enum.Enum):
+class Mode(enum.StrEnum):
     """How a resource is held: many share it, or one has it alone."""
 
     EXCLUSIVE = "exclusive"
@@ -57,7 +57,7 @@ class Lock(Record, frozen=True, kw_only=True):
     """When the newest waiter came, where that may be another than the last in the queue."""
 
 
-class Outcome(enum.Enum):
+class Outcome(enum.StrEnum):
     """What a waiting request was told, where it was not granted."""
 
     AGAIN = "again"

@@ -2,24 +2,31 @@
 
 import shlex
 
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, LeaseLost, LockTimeout
 from holdfast.primitives.locks.asking import Deadlocked, Over
-from holdfast.primitives.locks.waiting import Ahead
+from holdfast.primitives.locks.obstruction import described
 from holdfast.primitives.locks.wish import Wish
 
 
 def timed_out(wish: Wish, over: Over) -> LockTimeout:
-    """Its time was over before its turn came."""
-    who = ", ".join(sorted({_who(one) for one in over.ahead})) or "another job"
+    """Its time was over before its turn came: who held what it needed, since when, and where it stood in line."""
+    why = over.obstruction
+    assert why is not None
+    # The one to look at first: who asks for many may have nothing but one of them in the way.
+    resource = why.holders[0].resource if why.holders else wish.names[0]
     # Without a limit, whoever waited was told to stop.
     when = "before the wait was ended" if wish.timeout_s is None else f"within {wish.timeout_s:g} s"
     return LockTimeout(
-        f"{', '.join(wish.names)} could not be had by {wish.by} {when}: {who} is ahead; nothing was taken. "
-        f"`holdfast locks explain {shlex.quote(wish.names[0])}` tells more",
-        resource=wish.names[0],
+        f"{wish.by} could not acquire {', '.join(wish.names)} {when}: {described(why, wish.names)}; nothing was taken. "
+        f"`holdfast locks explain {shlex.quote(resource)}` tells more",
+        resource=resource,
         names=list(wish.names),
         by=wish.by,
-        ahead=[one.by for one in over.ahead],
+        timeout_s=wish.timeout_s,
+        holders=to_plain(why.holders),
+        position=why.position,
+        ahead=to_plain(why.ahead),
         outcome="none",
     )
 
@@ -43,8 +50,3 @@ def deadlocked(wish: Wish, answer: Deadlocked) -> DeadlockDetected:
         names=list(wish.names),
         cycle=answer.words,
     )
-
-
-def _who(one: Ahead) -> str:
-    verb = "holds it" if one.holds else "is in line"
-    return f"{one.by} ({'no process' if one.process is None else f'process {one.process.pid}'}, {verb})"

@@ -193,6 +193,11 @@ class Turns:
         self._remove(request, kind, **data)
         self.hand_over(request.names)
 
+    def time_out(self, request: Request) -> None:
+        """A request gives up since its time is over; the journal names who holds what it waited for."""
+        holders = {obstacle.hold.by for obstacle in rules.held_against(self.table, request)}
+        self.leave(request, "lock.timed_out", held_by=sorted(holders)[:_NAMES_TOLD_MAX])
+
     def _remove(self, request: Request, kind: str, **data: object) -> None:
         if not request.look:
             self._neighbours.leave(request)

@@ -9,7 +9,7 @@ from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
 
 
-class RequestState(enum.Enum):
+class RequestState(enum.StrEnum):
     """Where a request stands."""
 
     ACCEPTED = "accepted"
@@ -18,7 +18,7 @@ class RequestState(enum.Enum):
     FAILED = "failed"
 
 
-class Receipt(enum.Enum):
+class Receipt(enum.StrEnum):
     """How far a request got on its way to whoever carries it out."""
 
     ACCEPTED = "accepted"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.access import access_like, make_one_folder
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, LockTimeout, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
@@ -301,11 +301,14 @@ def entries_of(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
 
 
 def recover(store: FilesStore, part: Part) -> None:
-    """At the latch: bring the files of a namespace up to what was committed. Raises StoreUnavailable."""
+    """At the latch: bring the files of a namespace up to what was committed. Raises LockTimeout and StoreUnavailable."""
     try:
         # In a durable transaction, as no file may be ahead of the inner store.
         left = part.inner.transact(lambda tx: redo.pending(tx, part.cabinet.folders), scope=[REDO])
         bring_up(store.disk, left.values(), staged=False)
+    except LockTimeout:
+        # An OSError too, but not one of the disk's.
+        raise
     except (OSError, Unfit) as error:
         raise StoreUnavailable(
             f"the files of {store.root} cannot be brought up ({error}): mend that, and the next change brings them up",

@@ -349,6 +349,9 @@ class Database:
         except OSError as error:
             if raw is not None:
                 raw.close()
+            if isinstance(error, LockTimeout):
+                # An OSError too, but not one of the log's: the gate was taken for too long.
+                raise
             raise StoreUnavailable(
                 f"cannot open the log of {self.path} ({os.strerror(error.errno or 0)}): check its folder",
                 path=str(self.path),

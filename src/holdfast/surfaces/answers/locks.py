@@ -10,6 +10,7 @@ from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Mode
+from holdfast.primitives.locks.obstruction import Blocker, Obstruction
 from holdfast.primitives.locks.record import Hold
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.surfaces.answers.claims import claimant, refuse_unseen
@@ -65,9 +66,10 @@ class Kicked(Plain, frozen=True, kw_only=True):
 
 
 class Free(Plain, frozen=True, kw_only=True):
-    """Whether all the names were free at one moment."""
+    """Whether all the names were free at one moment; if not, `holders` held them when the time was over."""
 
     free: bool
+    holders: tuple[Blocker, ...] = ()
 
 
 class InForce(Plain, frozen=True, kw_only=True):
@@ -163,6 +165,11 @@ def released(hf: Holdfast, token: int) -> Released:
             token=token,
         )
     return Released(released=token)
+
+
+def free_view(why: Obstruction | None) -> Free:
+    """How a wait for names to be free has ended."""
+    return Free(free=True) if why is None else Free(free=False, holders=why.holders)
 
 
 def freed(hf: Holdfast, names: Sequence[str], by: str) -> Freed:

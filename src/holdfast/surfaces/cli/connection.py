@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from holdfast.app import Holdfast, connect
+from holdfast.surfaces.cli import hints
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
@@ -83,3 +84,4 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
         said.registry_around = value
     else:
         setattr(said, parameter.name, value)
+        hints.remember(parameter.name, value)

@@ -5,10 +5,12 @@ import sys
 import textwrap
 
 import click
+from msgspec.structs import replace
 
 from holdfast.doctor import Finding, Verdict, examine
 from holdfast.doctor.finding import exit_status
 from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document
 
@@ -33,7 +35,8 @@ def doctor(as_json: bool) -> int:
             click.echo(_line(finding))
     status = exit_status(findings)
     if as_json:
-        json_document({"well": status == 0, "findings": findings})
+        told = [replace(finding, mend=completed(finding.mend)) for finding in findings]
+        json_document({"well": status == 0, "findings": told})
     else:
         click.echo(_summed(findings))
     return status
@@ -41,7 +44,9 @@ def doctor(as_json: bool) -> int:
 
 def _line(finding: Finding) -> str:
     verdict = click.style(f"{finding.verdict.value:<4}", fg=_COLOURS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
-    words = printable(f"{finding.says}. To mend: {finding.mend}" if finding.mend else finding.says).replace("\n", " ")
+    words = printable(f"{finding.says}. To mend: {completed(finding.mend)}" if finding.mend else finding.says).replace(
+        "\n", " "
+    )
     if sys.stdout.isatty():
         width = max(shutil.get_terminal_size().columns, _INDENT + 20)
         lines = textwrap.wrap(words, width - _INDENT, break_long_words=False, break_on_hyphens=False)

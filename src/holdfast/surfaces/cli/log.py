@@ -14,6 +14,7 @@ from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import matches
 from holdfast.surfaces.answers.log import TAIL, Dropped, since_of
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.outage import Outage
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import moment
@@ -45,7 +46,7 @@ def log(follow: bool, since: str | None, subject: str | None, tail: int | None, 
             click.echo(to_json(entry) if as_json else _line(entry))
             silent = False
         if silent and not as_json and sys.stdout.isatty():
-            click.echo("No entries. Every change is told here, such as `holdfast jobs register` makes.")
+            click.echo(completed("No entries. Every change is told here, such as `holdfast jobs register` makes."))
 
 
 def _entries(hf: Holdfast, follow: bool, begin: datetime | None, subject: str | None, tail: int) -> Iterator[Entry]:

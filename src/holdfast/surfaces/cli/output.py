@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from holdfast.kernel.errors import Corrupt, HoldfastError, status_of
+from holdfast.surfaces.cli.hints import completed
 
 _UNFIT = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs. Compiled when
@@ -55,7 +56,7 @@ def say(text: str) -> None:
     try:
         # A print to no file at all would go to standard output.
         if sys.stderr is not None:
-            print(f"holdfast: {printable(text)}", file=sys.stderr, flush=True)
+            print(f"holdfast: {printable(completed(text))}", file=sys.stderr, flush=True)
     except OSError:
         abandon(sys.stderr)
 

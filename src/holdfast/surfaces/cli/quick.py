@@ -65,9 +65,13 @@ def _pick(options: dict[str, str]) -> int:
     gc.disable()
     _import_msgspec()
     from holdfast.app import connect
+    from holdfast.surfaces.cli import hints
     from holdfast.surfaces.cli.output import remark
     from holdfast.surfaces.cli.picking import pick
 
+    hints.forget()
+    for name in {hints.STORE, hints.NAMESPACE} & options.keys():
+        hints.remember(name, options[name])
     with connect(options.get("store"), namespace=options.get("namespace")) as hf:
         _quieten_driver()
         # Said as the full program says it, without its loading of `logging`.

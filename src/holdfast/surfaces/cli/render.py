@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from holdfast.kernel.codec import to_json
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import printable
 
 
@@ -27,7 +28,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str,
             click.echo("\t".join(row))
         return
     if not rows:
-        click.echo(empty)
+        click.echo(printable(completed(empty)))
         return
     from rich.console import Console
     from rich.table import Table

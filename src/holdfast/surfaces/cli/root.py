@@ -10,30 +10,12 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from holdfast import __version__
+from holdfast.surfaces.cli import hints
+from holdfast.surfaces.cli.areas import AREAS
 from holdfast.surfaces.cli.connection import Given, store_options
 from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import say
 from holdfast.surfaces.cli.warned import WARNINGS
-
-AREAS = {
-    "agents": "Live agents: run one, publish, list, resolve, cleanup.",
-    "doctor": "What is wrong here, and how to mend it.",
-    "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
-    "holds": "Counts that cannot leak: how many use something, without those that died.",
-    "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
-    "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
-    "log": "The journal: what happened, and following it live.",
-    "mcp": "The tools of agents, for an MCP client: locks, jobs, other agents, recipes.",
-    "metrics": "Everything that is counted and measured, as Prometheus scrapes it.",
-    "network": "Hosts, routers and neighbours of a network under test: who uses what.",
-    "serve": "Serve the store over HTTP, with a page for browsers.",
-    "store": "The store itself: check, backup, restore.",
-    "swap": "The recipe that is loaded: swap to another when nobody needs the old one, status, log.",
-    "token": "What a holder shows with its work: check.",
-    "tour": "See Holdfast work, with real processes and kills, in less than a minute.",
-    "workflows": "Work that needs a recipe: register, renew, release, list, run a command as a workflow.",
-}
-"""Each is the module and the command of that name."""
 
 
 class Areas(InOrder):
@@ -80,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status; errors of the tree come through."""
     if asked := os.environ.get(_COMPLETE_ENV):
         return _completed(asked)
+    hints.forget()
     try:
         # Not click's own main(), which answers a closed pipe and Ctrl-C in ways of its own.
         with holdfast.make_context("holdfast", list(arguments), obj=Given()) as context:

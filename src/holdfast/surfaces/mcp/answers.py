@@ -44,11 +44,12 @@ class Answer(Plain, frozen=True, kw_only=True):
 
 
 class Ahead(Plain, frozen=True, kw_only=True):
-    """Who is before you: a holder, or another that waits."""
+    """Who is before you: a holder, or another that waits. `since` is when it got it, or got in line."""
 
     by: str
     what: str
     holds: bool
+    since: Instant
 
 
 class Holding(Plain, frozen=True, kw_only=True):
@@ -135,7 +136,8 @@ class JobAnswer(Answer, frozen=True, kw_only=True):
 
 
 class LockAnswer(Answer, frozen=True, kw_only=True):
-    """A request for locks. `state` held: all names are yours. waiting: it keeps its place in line, see `ahead`."""
+    """A request for locks. `state` held: all names are yours. waiting: it keeps its place in line. `position` is 1 for the next
+    in line, and `ahead` has the holders and the first in line."""
 
     handle: str
     state: Literal["held", "waiting"]
@@ -144,6 +146,7 @@ class LockAnswer(Answer, frozen=True, kw_only=True):
     token: int | None = None
     tokens: dict[str, int] = msgspec.field(default_factory=dict)
     reentered: bool = False
+    position: int | None = None
     ahead: tuple[Ahead, ...] = ()
 
 
@@ -162,11 +165,13 @@ class RecipeAnswer(Answer, frozen=True, kw_only=True):
 
 class Waited(Answer, frozen=True, kw_only=True):
     """How what you wait for stands: held or ready when your turn has come, waiting when not. loaded: the recipe of your swap is
-    loaded already, so load nothing; your swap is over."""
+    loaded already, so load nothing; your swap is over. Of a lock that you wait for, `position` is your place in line, 1 for the
+    next."""
 
     handle: str
     state: Literal["held", "waiting", "ready", "loaded"]
     token: int | None = None
+    position: int | None = None
     ahead: tuple[Ahead, ...] = ()
 
 

@@ -7,8 +7,8 @@ from holdfast.kernel.errors import HoldfastError, LeaseLost
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
-from holdfast.primitives.locks.waiting import Ahead as InLine
-from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
+from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.surfaces.mcp.answers import Holding, Notice
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.turn import Turn
 
@@ -23,7 +23,7 @@ class LockClaim:
         self.by = by
         self.mode = mode
         self._ttl_s = ttl_s
-        self._ahead: Sequence[InLine] = ()
+        self._in_line = False
         self._turn: Turn[Grant] = Turn(self._seek, abandon=hf.locks.abandon, over=self._over)
 
     def begin(self, ended: Callable[[], object]) -> None:
@@ -48,11 +48,9 @@ class LockClaim:
         same moment."""
         return self._turn.tell()
 
-    def ahead(self) -> tuple[Ahead, ...]:
-        """Who is before it, while it waits."""
-        if not self._turn.waits:
-            return ()
-        return tuple(Ahead(by=one.by, what=", ".join(one.names), holds=one.holds) for one in self._ahead)
+    def obstruction(self) -> Obstruction | None:
+        """Who holds it and who is before it, as of now; None while it is not in line yet."""
+        return self._hf.locks.obstruction(self.names, by=self.by, mode=self.mode) if self._in_line else None
 
     def holding(self) -> Holding:
         """What it is, and how it stands."""
@@ -109,5 +107,5 @@ class LockClaim:
         why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._turn.withheld else "given up"
         return LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
 
-    def _see(self, ahead: Sequence[InLine]) -> None:
-        self._ahead = list(ahead)
+    def _see(self, _: object) -> None:
+        self._in_line = True

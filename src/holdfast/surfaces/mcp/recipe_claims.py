@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
-from holdfast.domains.workflows.record import SwapMarker, Workflow, who
+from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow, who
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
@@ -199,6 +199,8 @@ _GIVEN_UP = "given up by its agent"
 
 def _in_the_way(one: InTheWay) -> Ahead:
     if isinstance(one, Workflow):
-        return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True)
-    by = who(one.holder) if isinstance(one, SwapMarker) else one.by
-    return Ahead(by=by, what=f"a swap to {one.recipe}", holds=True)
+        return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True, since=one.started_at)
+    if isinstance(one, SwapMarker):
+        return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at)
+    since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at
+    return Ahead(by=one.by, what=f"a swap to {one.recipe}", holds=True, since=since)

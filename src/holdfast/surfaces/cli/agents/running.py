@@ -90,7 +90,7 @@ def run(
     )
     attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json)
     with told(told_to) as tell:
-        status = attended(command, attend, undone="the agent was removed")
+        status = attended(command, attend, unbegun="no agent was published", undone="the agent was removed")
         tell(status)
     return status
 

@@ -9,6 +9,7 @@ from holdfast.kernel import clock
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
 _STATES = ["accepted", "running", "completed", "failed"]
@@ -56,10 +57,10 @@ def requests(agent: str, state: str | None, limit: int, as_json: bool, url: str 
 def _next(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     """What to do about a gateway that takes no requests."""
     if found["gateway_health"] != "healthy":
-        return [("what to do", f"holdfast gateway serve {agent}")]
+        return [("what to do", completed(f"holdfast gateway serve {agent}"))]
     if found["request_admission"] == "blocked_reconciliation":
         decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {found['managed_agent_instance_epoch']}"
-        return [("what to do", f"holdfast gateway requests {agent}, then {decide}")]
+        return [("what to do", completed(f"holdfast gateway requests {agent}, then {decide}"))]
     if found["request_admission"] == "blocked_unavailable":
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
     return []

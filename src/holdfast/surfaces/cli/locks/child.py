@@ -124,10 +124,21 @@ class Interrupting:
 
 
 def attended(
-    command: list[str], attend: Callable[[Child, Passing], int], *, undone: str = "the lock was released", bound: bool = False
+    command: list[str],
+    attend: Callable[[Child, Passing], int],
+    *,
+    unbegun: str = "nothing was locked",
+    undone: str = "the lock was released",
+    bound: bool = False,
 ) -> int:
     """Have a process become a command under a claim, and return its exit status. `attend` takes the claim, lets the process
-    begin, and waits for it; ended before that, by whatever comes, it never becomes the command. For the rest see `Child`."""
+    begin, and waits for it; ended before that, by whatever comes, it never becomes the command. For the rest see `Child`.
+
+    A command that cannot be run is refused before anything is claimed or waited for, with `unbegun`.
+    """
+    if (unfit := _unfit(command)) is not None:
+        remark(f"{unfit[1]}; {unbegun}")
+        return unfit[0]
     passing = Passing()
     # Before the store is opened, so that the command inherits nothing of it.
     child = Child(command, passing.before, undone=undone, bound=bound)
@@ -144,9 +155,9 @@ def attended(
         child.dismiss()
 
 
-def known_unfit(command: list[str]) -> tuple[int, str] | None:
-    """The exit status and the words for a command that cannot be run, as far as that can be known before; None for any other.
-    For whoever asks much of others before it is run."""
+def _unfit(command: list[str]) -> tuple[int, str] | None:
+    """The exit status and the words for a command that cannot be run, as far as that can be known before; None for any
+    other."""
     import shutil
 
     if shutil.which(command[0]) is not None:

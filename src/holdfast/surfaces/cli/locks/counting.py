@@ -8,6 +8,7 @@ import click
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.surfaces.answers.locks import chosen, statistics_view, times
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document, table
@@ -44,7 +45,7 @@ def stats(names: tuple[str, ...], as_json: bool) -> None:
 def _lines(wanted: Mapping[str, LockStatistics]) -> Iterator[str]:
     """As many columns as there are would fit no terminal."""
     if not wanted:
-        yield "Nothing was locked here yet. Try: holdfast locks run NAME -- COMMAND"
+        yield completed("Nothing was locked here yet. Try: holdfast locks run NAME -- COMMAND")
     for name, one in wanted.items():
         yield name
         yield "  " + ", ".join(f"{getattr(one, what)} {what}" for what in _COUNTS)

@@ -1,12 +1,15 @@
 """`holdfast locks explain`: for whoever must know at three in the morning why a resource is not free."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 import click
+from msgspec.structs import replace
 
 from holdfast.kernel.wording import counted
 from holdfast.primitives.locks.picture import Alive, Explanation, HoldStatus, LockStatus, WaitStatus
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.locks.words import process_words, span
 from holdfast.surfaces.cli.output import printable
@@ -23,6 +26,7 @@ def explain(name: str, as_json: bool) -> None:
     """Tell why NAME is not free: who holds it, what that one waits for in turn, who is in line, and what to do."""
     with connected(create=False) as hf:
         explanation = hf.locks.explain(name)
+    explanation = replace(explanation, advice=tuple(completed(line) for line in explanation.advice))
     if as_json:
         json_document(explanation)
         return
@@ -41,7 +45,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from ("", "In line")
         yield from _columns([_wait(wait, status) for wait in status.queue[:_QUEUE_SHOWN]])
         if len(status.queue) > _QUEUE_SHOWN:
-            yield f"  and {len(status.queue) - _QUEUE_SHOWN} more: holdfast locks status {status.name}"
+            yield completed(f"  and {len(status.queue) - _QUEUE_SHOWN} more: holdfast locks status {quote(status.name)}")
     if status.holds or explanation.blockages:
         yield from ("", "Chain")
         yield from (f"  {line}" for line in _chain(explanation))
@@ -49,7 +53,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     yield from (f"  - {line}" for line in explanation.advice)
     if not status.holds and not status.queue:
         # Another folder may have another holdfast.toml, and a store that is not there is read as an empty one.
-        yield "  - if it should be held: holdfast store info shows which store, and which part of it, was looked at"
+        yield completed("  - if it should be held: holdfast store info shows which store, and which part of it, was looked at")
 
 
 def _summary(status: LockStatus) -> str:

@@ -87,7 +87,7 @@ class _Wish(NamedTuple):
     "--conflict-exit-code",
     type=click.IntRange(0, 255),
     metavar="NUMBER",
-    help="The exit status when the lock could not be had in time.  [default: 5]",
+    help="The exit status when the lock could not be acquired in time.  [default: 5]",
 )
 @click.option("-c", "--command", "shell_text", metavar="TEXT", help="Run this in a shell instead of a COMMAND.")
 @by_option("Who holds it.  [default: a name of its own]")
@@ -130,7 +130,7 @@ def run(
     them side by side keep each other out.
 
     Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4
-    when the lock was lost or waiting would never end, 5 (or -E) when it could not be had in time.
+    when the lock was lost or waiting would never end, 5 (or -E) when it could not be acquired in time.
     """
     command = _command(words, shell_text)
     wish = _Wish(

@@ -1,6 +1,7 @@
 """`holdfast locks acquire`, `renew`, `release`, `wait` and `kick`."""
 
 from collections.abc import Callable
+from shlex import quote
 
 import click
 
@@ -9,7 +10,17 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
 from holdfast.primitives.locks import Grant, Mode
-from holdfast.surfaces.answers.locks import Free, acquired, freed, grant_view, kicked_view, not_held, released, renewed_view
+from holdfast.primitives.locks.obstruction import described
+from holdfast.surfaces.answers.locks import (
+    acquired,
+    free_view,
+    freed,
+    grant_view,
+    kicked_view,
+    not_held,
+    released,
+    renewed_view,
+)
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import (
     by_option,
@@ -213,12 +224,16 @@ def wait(
     job, mode = own_job("wait") if by is None else by, mode_of(shared)
     limit_s = 0 if nonblock else timeout_s
     with interruptible(), connected() as hf, Telling(hf, names, job, mode, quiet=quiet) as telling:
-        free = hf.locks.wait(names, by=job, mode=mode, timeout_s=limit_s, on_wait=telling.begin)
+        why = hf.locks.wait_free(names, by=job, mode=mode, timeout_s=limit_s, on_wait=telling.begin)
     if as_json:
-        answer(to_json(Free(free=free)))
-    if free:
+        answer(to_json(free_view(why)))
+    if why is None:
         return 0
-    remark(f"{', '.join(names)}: not free within {limit_s:g} s. `holdfast locks explain {names[0]}` tells who holds it")
+    first = why.holders[0].resource if why.holders else names[0]
+    remark(
+        f"{', '.join(names)} not free within {limit_s:g} s: {described(why, names)}. `holdfast locks explain {quote(first)}` "
+        "tells more"
+    )
     return STATUS["lock_timeout"].exit
 
 

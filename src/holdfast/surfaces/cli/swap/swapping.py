@@ -11,7 +11,7 @@ from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import EXIT_DONE, HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended, known_unfit
+from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
 from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
@@ -85,12 +85,9 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
     """
     if not words:
         raise click.UsageError("no command is given: say `holdfast swap to RECIPE -- COMMAND`")
-    if (unfit := known_unfit(list(words))) is not None:
-        # Before running work is asked to yield for it.
-        remark(f"{unfit[1]}; no swap was begun")
-        return unfit[0]
     attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, reload, quiet))
-    return attended(list(words), attend, undone="the swap has failed, and nothing was loaded", bound=True)
+    undone = "the swap has failed, and nothing was loaded"
+    return attended(list(words), attend, unbegun="no swap was begun", undone=undone, bound=True)
 
 
 def _swap(wish: _Wish, child: Child, passing: Passing) -> int:

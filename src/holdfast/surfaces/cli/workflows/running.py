@@ -97,7 +97,7 @@ def run(
         raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
     wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, any_recipe, wait_s, quiet)
     attend = partial(_as_workflow, wish, label=os.path.basename(words[0]))
-    return attended(list(words), attend, undone="the workflow was released")
+    return attended(list(words), attend, unbegun="no workflow was registered", undone="the workflow was released")
 
 
 def _as_workflow(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:

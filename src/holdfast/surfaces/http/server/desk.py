@@ -25,9 +25,6 @@ from holdfast.surfaces.http.server.told import Told
 
 T = TypeVar("T")
 
-_NOTHING = (None, Free(free=False))
-"""What those answer that have waited in vain."""
-
 
 class Turn:
     """One wait: its descriptor becomes readable when it should end. `told` is the desk's."""
@@ -112,7 +109,8 @@ class Desk:
             answer = await asyncio.shield(work)
         except (LockTimeout, EAgain):
             raise full from None
-        if answer in _NOTHING:
+        if answer is None or (isinstance(answer, Free) and not answer.free):
+            # It would have had to wait.
             raise full
         return answer
 

@@ -169,8 +169,8 @@ def free(hf: Holdfast, asked: FreeNames) -> answers.Freed:
 def wait(hf: Holdfast, asked: WaitFor, turn: Turn) -> answers.Free:
     """Wait until all the names are free at one moment, and take nothing. Another may take them in the next instant."""
     by = f"wait-{secrets.token_hex(6)}" if asked.by is None else asked.by
-    free = hf.locks.wait(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
-    return answers.Free(free=free)
+    why = hf.locks.wait_free(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
+    return answers.free_view(why)
 
 
 @operation("POST", "/v1/locks/kick", problems=(404,))

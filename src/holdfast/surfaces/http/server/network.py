@@ -256,8 +256,8 @@ def unlock_routers(hf: Holdfast, asked: UnlockRouters) -> lock_answers.Freed:
 def wait_for_routers(hf: Holdfast, asked: WaitForRouters, turn: Turn) -> lock_answers.Free:
     """Wait until all of the routers are free at one moment, and take nothing."""
     by = f"wait-{secrets.token_hex(6)}" if asked.by is None else asked.by
-    free = hf.locks.wait(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
-    return lock_answers.Free(free=free)
+    why = hf.locks.wait_free(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
+    return lock_answers.free_view(why)
 
 
 @operation("GET", "/v1/network/counts")

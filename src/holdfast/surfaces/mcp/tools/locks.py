@@ -8,8 +8,9 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_TTL_MAX_S
 from holdfast.primitives.locks import Mode
+from holdfast.primitives.locks.obstruction import Obstruction
 from holdfast.primitives.locks.wish import check_names
-from holdfast.surfaces.mcp.answers import LockAnswer, Released, Waited
+from holdfast.surfaces.mcp.answers import Ahead, LockAnswer, Released, Waited
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
@@ -68,7 +69,9 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
     claim.wait(asked.wait_s, call)
     if isinstance(claim, LockClaim):
         told = _told(hand, claim, call)
-        return Waited(handle=told.handle, state=told.state, token=told.token, ahead=told.ahead, next=told.next)
+        return Waited(
+            handle=told.handle, state=told.state, token=told.token, position=told.position, ahead=told.ahead, next=told.next
+        )
     swap = ready(hand, claim, call)
     if swap is None:
         return Waited(handle=claim.handle, state="waiting", ahead=claim.ahead(), next=_GO_ON)
@@ -99,8 +102,15 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         hand.drop(claim.handle)
         raise
     if grant is None:
+        why = claim.obstruction()
         return LockAnswer(
-            handle=claim.handle, state="waiting", names=claim.names, mode=claim.mode, ahead=claim.ahead(), next=_GO_ON
+            handle=claim.handle,
+            state="waiting",
+            names=claim.names,
+            mode=claim.mode,
+            position=None if why is None else why.position,
+            ahead=() if why is None else _ahead(why),
+            next=_GO_ON,
         )
     return LockAnswer(
         handle=claim.handle,
@@ -112,6 +122,13 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         reentered=grant.reentered,
         next="you held all of it already" if grant.reentered else "do your work, then release with this handle",
     )
+
+
+def _ahead(why: Obstruction) -> tuple[Ahead, ...]:
+    """Who is before the agent: the holders, then the first in line."""
+    holders = [Ahead(by=one.by, what=one.resource, holds=True, since=one.since) for one in why.holders]
+    waiters = [Ahead(by=one.by, what=", ".join(one.names), holds=False, since=one.since) for one in why.ahead]
+    return (*holders, *waiters)
 
 
 _MOMENT_S = 0.25
