@@ -38,7 +38,11 @@ def test_no_two_kinds_share_a_code() -> None:
 @pytest.mark.parametrize(
     ("branch", "exit_status", "exceptions"),
     [
-        (errors.Refused, 4, {errors.NotFound: 1, errors.ImpossibleTransition: 1, errors.RegistryNotFound: 1}),
+        (
+            errors.Refused,
+            4,
+            {errors.NotFound: 1, errors.ImpossibleTransition: 1, errors.RegistryNotFound: 1, errors.AgentEnded: 1},
+        ),
         (errors.Lost, 4, {}),
         (errors.Unavailable, 6, {errors.LockTimeout: 5, errors.RegistryLockTimeout: 5}),
         (errors.Corrupt, 7, {}),

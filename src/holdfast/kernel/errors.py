@@ -3,9 +3,11 @@
     HoldfastError
       Refused          the state says no
         NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded  ImpossibleTransition
+        AgentEnded
         Untrusted      an agent's record leads to something that must not be controlled by it
           ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch  NotTmuxBacked  TmuxSessionMismatch
           NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
+          GenerationMismatch  ProcessDead  TmuxSessionGone  ProcessNotInSession  TargetUnknown
       Lost             stop work now: another has taken over
         LeaseLost  Fenced
       Unavailable      trying again may help
@@ -208,7 +210,7 @@ class AgentDefDirGone(Untrusted):
     code = "agent_def_dir_gone"
 
 
-class AgentEnded(HoldfastError):
+class AgentEnded(Refused):
     """The agent's program ended as soon as it had begun; nothing of it is left."""
 
     code = "agent_ended"
