@@ -104,7 +104,17 @@ def retried(job: Job, now: datetime) -> Job:
         result=None,
         error=None,
         error_code=None,
+        past_attempts=_with_last(job),
     )
+
+
+def _with_last(job: Job) -> tuple[PastAttempt, ...]:
+    """Its past attempts, with the one that ended it. Another program that ended it has not written that down, and the error
+    would be lost when it is tried again."""
+    if job.error is None or not job.attempt or any(past.attempt == job.attempt for past in job.past_attempts):
+        return job.past_attempts
+    ended_at = job.finished_at or job.updated_at
+    return _past_attempts(job, ended_at, job.error_code or job.status.value, job.error, taken_away=False)
 
 
 def given_up(job: Job, now: datetime) -> Job:
