@@ -154,9 +154,9 @@ def check_step(job: Job, status: JobStatus) -> None:
     if allowed:
         then = f"possible: {allowed}"
     elif job.status in RETRIED:
-        then = f"it has ended: `holdfast jobs retry {job.job_id}` has it done again"
+        then = f"it has ended: `holdfast jobs retry {job.job_id}` puts it back into its queue"
     else:
-        then = "it has ended: register it anew to have it done again"
+        then = "it has ended: register a new job to repeat the work"
     raise ImpossibleTransition(
         f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {then}",
         job_id=job.job_id,
