@@ -18,7 +18,7 @@ import holdfast
 from holdfast.adapters.procfs import Procfs
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.watch import Watch
-from holdfast.kernel.errors import EAgain, LockTimeout
+from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded
 from holdfast.kernel.store import Listener
 from holdfast.stores.files.store import FilesStore
 from tests.patience import NEVER_S
@@ -238,3 +238,23 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
             with connected(folder) as hf, hf.workflows.swap("llama", timeout_s=NEVER_S, on_wait=in_the_way):
                 log = hf.workflows.swap_log()
             assert [event.event for event in log][-2:] == ["orphan_marker_cleared", "swap_started"]
+
+
+@pytest.mark.parametrize("later", ["the recipe", "the failed load"])
+def test_a_recipe_that_the_other_system_writes_beside_a_failed_load_counts_if_it_is_later(folder: Path, later: str) -> None:
+    """It was both: `swap status` said unknown, and work with that recipe began."""
+    with connected(folder) as hf:
+        with pytest.raises(ZeroDivisionError), hf.workflows.swap("qwen"):
+            raise ZeroDivisionError
+        path = folder / "workflows.json"
+        document = shown(path)
+        at = moment() if later == "the recipe" else "2001-01-01T00:00:00Z"
+        path.write_text(json.dumps({**document, "current_recipe": {"recipe": "llama", "loaded_at": at}}))
+        found = hf.workflows.swap_status()
+        if later == "the recipe":
+            assert found.current is not None and found.current.recipe == "llama" and found.unknown is None
+            assert hf.workflows.register("eval", "llama", loaded_only=True).workflow.recipe == "llama"
+        else:
+            assert found.current is None and found.unknown is not None and found.unknown.recipe == "qwen"
+            with pytest.raises(NotLoaded):
+                hf.workflows.register("eval", "llama", loaded_only=True)

@@ -1,6 +1,7 @@
 """Damaged, unwritable, linked and hand-edited files: told, restored where it can be, and never hiding what is sound."""
 
 import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import Held, InvalidValue, RecordInvalid, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import Held, InvalidValue, LockTimeout, RecordInvalid, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.store import Tx
 from holdfast.stores.files import disk, redo, upkeep
 from holdfast.stores.files.store import FilesStore
@@ -553,6 +554,31 @@ def test_after_a_restore_the_version_before_is_that_before_the_restore(root: Pat
     upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     assert sorted(shown(root / "lab" / "hosts.json.bak")) == ["a", "b", "c"]
     assert keys(store, HOSTS) == ["a"]
+
+
+def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy(
+    root: Path, store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock timeout is an OSError too: told as one of the disk's, it sent its reader to look at a sound backup."""
+    put(store, HOSTS, "a")
+    upkeep.backup(store, ALL, tmp_path / "saved")
+    put(store, HOSTS, "b")
+    transact = store.inner.transact
+    impatient = lambda body, **more: transact(body, **{**more, "timeout_s": 0.0})  # noqa: E731
+    monkeypatch.setattr(store.inner, "transact", impatient)
+    # Read before the gate is taken, so that what waits for it is the restore itself.
+    monkeypatch.setattr(store, "_recover", lambda *_: None)
+    gate = os.open(root / ".holdfast" / "store.sqlite-gate", os.O_RDWR)
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(LockTimeout) as told:
+            upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+    finally:
+        os.close(gate)
+    assert told.value.fields["resource"].endswith("store.sqlite-gate") and told.value.fields["outcome"] == "none"
+    assert not list((root / ".holdfast").glob("restore-*"))
+    monkeypatch.undo()
+    assert keys(store, HOSTS) == ["a", "b"]
 
 
 def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(

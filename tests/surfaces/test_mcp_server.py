@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.kernel.limits import LABEL_CHARS_MAX, MCP_CALLS_MAX, MCP_HANDLES_MAX, MCP_LINE_BYTES_MAX, MCP_WAIT_MAX_S
+from holdfast.kernel.limits import (
+    LABEL_CHARS_MAX,
+    LOCK_NAMES_MAX,
+    MCP_CALLS_MAX,
+    MCP_HANDLES_MAX,
+    MCP_LINE_BYTES_MAX,
+    MCP_WAIT_MAX_S,
+)
 from holdfast.surfaces.mcp.tools import TOOLS
 from tests.patience import PATIENCE_S
 from tests.stores.postgres_server import running
@@ -76,7 +83,7 @@ def test_every_tool_says_what_it_takes_and_gives(agent: Agent) -> None:
         ("acquire", {"names": ["x"], "wait_s": True}, "wait_s"),
         ("acquire", {"names": ["x"], "ttl_s": 0}, "ttl_s"),
         ("acquire", {"names": ["x" * (LABEL_CHARS_MAX + 1)]}, "names"),
-        ("acquire", {"names": [f"n{number}" for number in range(65)]}, "names"),
+        ("acquire", {"names": [f"n{number}" for number in range(LOCK_NAMES_MAX + 1)]}, "names"),
         ("claim_job", {"queue": "another agent's"}, "queue"),
         ("create_job", {"prompt": "p", "queue": "q", "workdir": "relative"}, "workdir"),
         ("create_job", {"prompt": "", "queue": "q"}, "prompt"),
@@ -102,6 +109,14 @@ def test_a_tool_that_is_not_there_names_those_that_are(agent: Agent) -> None:
         agent.call("rm_rf")
     assert refused.value.code == "not_found"
     assert "claim_job" in refused.value.message
+
+
+def test_a_command_in_a_message_is_about_the_servers_own_store(agents: Agents, tmp_path: Path) -> None:
+    """An agent with a shell runs it there, where no option of the server chooses the store."""
+    chosen = f"sqlite:{tmp_path}/other.sqlite"
+    with pytest.raises(ToolError) as refused:
+        agents("a", "--store", chosen, "--namespace", "lab").call("retry_job", job_id="nosuch")
+    assert f"`holdfast --store {chosen} --namespace lab jobs list`" in refused.value.message
 
 
 def test_an_agent_that_is_not_there_is_not_asked_again_and_again(agent: Agent) -> None:

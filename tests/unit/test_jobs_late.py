@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.app import connect
 from holdfast.domains.jobs import Job, JobStatus
@@ -202,6 +203,23 @@ def test_a_job_that_failed_is_pending_again_with_its_history(world: World, ended
     assert [job.job_id for job in world.jobs.list_jobs(status=ended)] == []
     assert [job.job_id for job in world.jobs.list_jobs()] == [first.job_id, other.job_id]
     assert world.jobs.update_status(first.job_id, "completed", token=again.token).status is JobStatus.COMPLETED
+
+
+def test_the_error_of_a_job_that_another_program_ended_outlives_a_retry(world: World) -> None:
+    """Its record names the error, and no past attempt: what went wrong was gone once it was tried again."""
+    job = world.register()
+    running = world.pick()
+    ended = replace(
+        running, status=JobStatus.ERROR, token=None, finished_at=world.clock.now(), error="no disk", error_code="exit_1"
+    )
+    world.store.transact(lambda tx: tx.put(JOBS, job.job_id, ended), scope=[JOBS])
+    retried = world.jobs.retry(job.job_id)
+    [past] = retried.past_attempts
+    assert (past.attempt, past.token, past.outcome, past.error) == (1, None, "exit_1", "no disk")
+    assert (past.started_at, past.ended_at, past.taken_away) == (running.started_at, ended.finished_at, False)
+    # Cancelled while it was pending, it has no other attempt than that.
+    world.jobs.cancel(job.job_id, reason="not now")
+    assert world.jobs.retry(job.job_id).past_attempts == (past,)
 
 
 def test_a_retried_job_may_lose_as_many_workers_as_a_new_one(world: World) -> None:

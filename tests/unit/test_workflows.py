@@ -65,6 +65,13 @@ def test_a_registration_says_whether_a_swap_is_needed(world: World) -> None:
     assert names(world) == ["other", "train"]
 
 
+def test_the_command_that_would_load_a_recipe_can_be_pasted(world: World) -> None:
+    with world.workflows.swap("llama"):
+        pass
+    with pytest.raises(NotLoaded, match=r"`holdfast swap to 'qwen 7b; reboot' -- COMMAND`"):
+        world.workflows.register("eval", "qwen 7b; reboot", loaded_only=True)
+
+
 def test_work_that_begins_at_once_is_refused_on_another_recipe(world: World) -> None:
     """It began on whatever was loaded, with a warning."""
     # Where nothing was ever loaded, nothing is known to be wrong.

@@ -47,7 +47,7 @@ def check_verdict(tx: Tx, journal: Journal, job: Job, token: int | None, verdict
         attempt = keep(tx, journal, job, token, verdict)
         if attempt is None:
             raise
-        message = f"{refusal.message}. What it says of attempt {attempt} is kept as the job's late_result"
+        message = f"{refusal.message}. The verdict on attempt {attempt} is kept as the job's late_result"
         return Kept(type(refusal)(message, **refusal.fields, late_result=attempt))
     return None
 

@@ -104,7 +104,17 @@ def retried(job: Job, now: datetime) -> Job:
         result=None,
         error=None,
         error_code=None,
+        past_attempts=_with_last(job),
     )
+
+
+def _with_last(job: Job) -> tuple[PastAttempt, ...]:
+    """Its past attempts, with the one that ended it. Another program that ended it has not written that down, and the error
+    would be lost when it is tried again."""
+    if job.error is None or not job.attempt or any(past.attempt == job.attempt for past in job.past_attempts):
+        return job.past_attempts
+    ended_at = job.finished_at or job.updated_at
+    return _past_attempts(job, ended_at, job.error_code or job.status.value, job.error, taken_away=False)
 
 
 def given_up(job: Job, now: datetime) -> Job:
@@ -144,9 +154,9 @@ def check_step(job: Job, status: JobStatus) -> None:
     if allowed:
         then = f"possible: {allowed}"
     elif job.status in RETRIED:
-        then = f"it has ended: `holdfast jobs retry {job.job_id}` has it done again"
+        then = f"it has ended: `holdfast jobs retry {job.job_id}` puts it back into its queue"
     else:
-        then = "it has ended: register it anew to have it done again"
+        then = "it has ended: register a new job to repeat the work"
     raise ImpossibleTransition(
         f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {then}",
         job_id=job.job_id,

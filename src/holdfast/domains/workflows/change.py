@@ -52,9 +52,14 @@ def marker_in(tx: ReadTx) -> SwapMarker | None:
 
 
 def loaded_in(tx: ReadTx) -> Loaded:
-    """What is known of what is loaded."""
+    """What is known of what is loaded: never both. Holdfast stores one of the two; another program that writes into its file a
+    recipe that it has loaded may leave a failed load beside it. The later one counts."""
     current, unknown = tx.get(CURRENT_RECIPE, ONLY), tx.get(UNKNOWN_RECIPE, ONLY)
-    return Loaded(None if current is None else current.record, None if unknown is None else unknown.record)
+    if current is None or unknown is None:
+        return Loaded(None if current is None else current.record, None if unknown is None else unknown.record)
+    if current.record.loaded_at >= (unknown.record.ended_at or unknown.record.began_at):
+        return Loaded(current.record, None)
+    return Loaded(None, unknown.record)
 
 
 class Change:

@@ -1,5 +1,6 @@
 """What callers are told when the state says no."""
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -28,8 +29,8 @@ def not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
     """Work that would begin on another recipe than its own, or on nobody knows what."""
     current, unknown = loaded
     return NotLoaded(
-        f"{recipe} is not loaded: {loaded_words(loaded)}. Load it with `holdfast swap to {recipe} -- COMMAND`, wait until "
-        "somebody has with --wait, or begin on whatever is loaded with --any-recipe",
+        f"{recipe} is not loaded: {loaded_words(loaded)}. Load it with `holdfast swap to {shlex.quote(recipe)} -- COMMAND`, "
+        "wait until somebody has with --wait, or begin on whatever is loaded with --any-recipe",
         recipe=recipe,
         loaded=None if current is None else current.recipe,
         loaded_at=None if current is None else clock.render(current.loaded_at),

@@ -354,9 +354,12 @@ def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
     folder = store.cabinet.folders.own / f"restore-{secrets.token_hex(4)}"
     make_one_folder(folder)
     try:
-        yield Path(shutil.copyfile(source, folder / "store.sqlite"))
-    except OSError as error:
-        raise StoreUnavailable(f"cannot copy {source} ({error.strerror}): check it and the disk", outcome="none") from None
+        try:
+            copy = shutil.copyfile(source, folder / "store.sqlite")
+        except OSError as error:
+            raise StoreUnavailable(f"cannot copy {source} ({error.strerror}): check it and the disk", outcome="none") from None
+        # Outside of that: what fails in the block, such as a wait for a lock, is no failure to copy.
+        yield Path(copy)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

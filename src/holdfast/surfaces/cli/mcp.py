@@ -10,6 +10,7 @@ from holdfast.configuration import load_settings
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.extras import installing
 from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.json_log import log_json_lines
 
 
@@ -45,4 +46,4 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     settings = load_settings(store=given().store, namespace=given().namespace)
     with connected(settings) as looking:
         me = identify(label or settings.actor, queues, agent_above(looking))
-    serve(Hand(connected(replace(settings, actor=me.by)), me))
+    serve(Hand(connected(replace(settings, actor=me.by)), me), completed)

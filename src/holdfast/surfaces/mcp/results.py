@@ -1,7 +1,7 @@
 """Answers and errors as the protocol carries them: structured, and the same as text for clients that know no structure."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mcp.types as types
@@ -22,6 +22,9 @@ from holdfast.kernel.errors import (
     Unavailable,
 )
 from holdfast.surfaces.mcp.answers import Answer, Notice
+
+Complete = Callable[[str], str]
+"""A message, with its commands completed: an agent that has a shell runs them there, where no option chooses the store."""
 
 _NEXT: Sequence[tuple[type[HoldfastError], str]] = (
     (DeadlockDetected, "release what you hold, then acquire everything you need in one call"),
@@ -46,10 +49,11 @@ def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResul
     return types.CallToolResult(content=[_text(to_json(whole))], structured_content=to_plain(whole))
 
 
-def refused(error: HoldfastError, pending: tuple[Notice, ...] = ()) -> types.CallToolResult:
+def refused(error: HoldfastError, pending: tuple[Notice, ...] = (), complete: Complete = str) -> types.CallToolResult:
     """Why a tool failed, for the model to read: the code of the tree, the words, and what to do next."""
+    words = complete(error.message)
     told = {
-        "error": {"code": error.code, "message": error.message, "fields": _plain(dict(error.fields)), "next": _next(error)},
+        "error": {"code": error.code, "message": words, "fields": _plain(dict(error.fields)), "next": _next(error)},
         "pending": to_plain(pending),
     }
     return types.CallToolResult(content=[_text(to_json(told))], structured_content=told, is_error=True)

@@ -18,7 +18,7 @@ from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
 from holdfast.surfaces.mcp.answers import Notice
 from holdfast.surfaces.mcp.claims import Hand, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
-from holdfast.surfaces.mcp.results import answered, bug, refused
+from holdfast.surfaces.mcp.results import Complete, answered, bug, refused
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
@@ -39,8 +39,9 @@ INSTRUCTIONS = (
 class Desk:
     """Takes calls, each in a thread of its own, so that one that waits holds up no other."""
 
-    def __init__(self, hand: Hand) -> None:
+    def __init__(self, hand: Hand, complete: Complete = str) -> None:
         self._hand = hand
+        self._complete = complete
         self._limiter = CapacityLimiter(MCP_CALLS_MAX)
 
     async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
@@ -71,9 +72,9 @@ class Desk:
             failed = False
             return answered(answer, self._pending(call))
         except StoreUnavailable as error:
-            return refused(error, (unknown(error),))
+            return refused(error, (unknown(error),), self._complete)
         except HoldfastError as error:
-            return refused(error, self._pending(call))
+            return refused(error, self._pending(call), self._complete)
         except Exception as error:  # noqa: BLE001 - the model is told, and the server goes on
             return refused(bug(error))
         finally:
@@ -89,14 +90,15 @@ class Desk:
             return (unknown(error),)
 
 
-def serve(hand: Hand) -> None:
+def serve(hand: Hand, complete: Complete = str) -> None:
     """Serve until the client closes its end, or a signal comes; then let go of everything, in order, and end the process.
+    `complete` adds to the commands in a message the options that choose this server's store.
 
     The process ends here, and does not return: threads that wait for another agent's answer would hold it up.
     """
     status = EXIT_DONE
     try:
-        anyio.run(_serve, hand)
+        anyio.run(_serve, hand, complete)
     except BaseException:  # noqa: BLE001 - the process ends here, and its log says why
         _log.exception("the server ended by a fault")
         status = EXIT_FAULT
@@ -104,8 +106,8 @@ def serve(hand: Hand) -> None:
         _end(hand, status)
 
 
-async def _serve(hand: Hand) -> None:
-    desk = Desk(hand)
+async def _serve(hand: Hand, complete: Complete) -> None:
+    desk = Desk(hand, complete)
     server: Server[Any] = Server(
         "holdfast",
         version=__version__,

@@ -111,7 +111,7 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
 @json_option
 @where_options
 def retry(job_ids: tuple[str, ...], status: str | None, agent_session: str | None, as_json: bool) -> int:
-    """Have jobs that ended in error or were cancelled done again.
+    """Put jobs that ended in error or were cancelled back into their queues.
 
     Each is pending in its old place, with its history, and may be begun as often as a new one. Of several jobs each that can
     be retried is; exit status 1 if one cannot.

@@ -1,5 +1,7 @@
 """`holdfast workflows register`, `renew` and `release`."""
 
+from shlex import quote
+
 import click
 
 from holdfast.app import Holdfast
@@ -115,7 +117,7 @@ def release(name: str, token: int, as_json: bool) -> None:
 
 def needed(workflow: Workflow) -> str:
     """What to do before the recipe can be used."""
-    return f"{workflow.recipe} is not loaded: `holdfast swap to {workflow.recipe} -- COMMAND` loads it"
+    return f"{workflow.recipe} is not loaded: `holdfast swap to {quote(workflow.recipe)} -- COMMAND` loads it"
 
 
 def _untold(hf: Holdfast, workflow: Workflow, error: OSError) -> Unavailable:
