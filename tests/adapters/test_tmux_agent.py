@@ -223,6 +223,24 @@ def test_whoever_scrolls_between_paste_and_enter_does_not_take_the_enter(
     assert tmux("list-buffers") == ""
 
 
+def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
+    screen = agent._look()
+    assert screen is not None
+    tmux("select-pane", "-d", "-t", "=claude:")
+    assert "tmux select-pane -e" in agent.inspect().detail
+    with pytest.raises(Fenced, match="takes no input"):
+        agent.deliver("hello", one)
+    # Nor when it is switched off after the last look.
+    with pytest.raises(Fenced, match="takes no input"):
+        agent._paste("hello", screen, agent._agent(screen))
+    with pytest.raises(Fenced, match="takes no input"):
+        agent.interrupt(one)
+    tmux("select-pane", "-e", "-t", "=claude:")
+    agent.deliver("hello", instance(agent))
+    assert tmux.typed() == delivered(b"hello")
+
+
 def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(tmux: TmuxServer, agent: TmuxAgent) -> None:
     one = instance(agent)
     beside = tmux.folder / "beside"

@@ -141,7 +141,11 @@ def test_words_that_end_in_a_semicolon_end_no_command(tmux: TmuxServer, tmp_path
 
 
 @pytest.mark.parametrize("name", ["#S", "a#(touch ran)b", "##{pid}", "#[x", "##[x", "a###", "#,#}"])
-def test_the_names_of_session_and_folder_are_taken_literally(tmux: TmuxServer, tmp_path: Path, name: str) -> None:
+def test_the_names_of_session_and_folder_are_taken_literally(
+    tmux: TmuxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # Where the tmux server begins, and what a format runs.
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / name
     folder.mkdir()
     os.mkfifo(out := tmp_path / "out")
