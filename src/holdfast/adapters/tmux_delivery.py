@@ -252,6 +252,8 @@ class TmuxAgent:
         if not agent.ready:
             forget = "" if self._recorded() else f"; if that is the agent, `tmux set-option -pu -t {screen.pane_id} {AGENT}`"
             return f"{_NOT_FOREGROUND.format(screen)}{forget}"
+        if screen.input_off:
+            return f"pane {screen.pane_id} takes no input: `tmux select-pane -e -t {screen.pane_id}` switches it on"
         calm_s = time.monotonic() - self._calm_since_s
         if self._ready is None:
             settled = calm_s >= self._spec.settle_s
@@ -328,7 +330,7 @@ class TmuxAgent:
             raise Fenced(f"the pane is gone: nothing was delivered ({error.message})", outcome="none") from None
         if not said:
             raise Fenced(
-                "the pane is another one than before, another gateway has it, or it was too late: nothing was delivered",
+                "the pane is another one, takes no input, another gateway has it, or it was too late: nothing was delivered",
                 outcome="none",
             )
 
@@ -351,8 +353,9 @@ class TmuxAgent:
 
 
 def _is(screen: Screen) -> str:
-    """The condition that a pane is the one on that screen."""
-    return f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    """The condition that a pane is the one on that screen, and takes input."""
+    process = f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    return f"#{{&&:{process},#{{!=:#{{pane_input_off}},1}}}}"
 
 
 def _marked(mark: str) -> str:

@@ -14,7 +14,7 @@ AGENT = "@holdfast_agent"
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
-    *("history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
+    *("pane_input_off", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
     # Last, since a program's name may have any character.
     *("version", UNSENT, MARK, AGENT, "pane_current_command"),
 )
@@ -30,6 +30,7 @@ class Screen(NamedTuple):
     pane_id: str
     pane_pid: int
     current: bool
+    input_off: bool
     bracketed: bool | None
     history: int
     history_limit: int
@@ -119,6 +120,7 @@ def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
         pane_id=pane["pane_id"],
         pane_pid=int(pane["pane_pid"]),
         current=pane["pane_active"] == "1" and pane["window_active"] == "1",
+        input_off=pane["pane_input_off"] == "1",
         bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
         history=int(pane["history_size"]),
         history_limit=int(pane["history_limit"]),
