@@ -13,9 +13,10 @@ import pytest
 from holdfast.adapters import tmux_delivery
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters.tmux_screen import Screen
 from holdfast.domains.gateway import Sighting, Surface
 from holdfast.domains.gateway.spec import TmuxSpec
-from holdfast.kernel.errors import Fenced
+from holdfast.kernel.errors import Fenced, UpstreamUnavailable
 from holdfast.kernel.holder import Holder
 from tests.patience import until
 from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
@@ -97,6 +98,35 @@ def test_an_agent_that_exits_to_its_shell_is_gone_and_no_prompt_runs_there(shell
         later.deliver("old", one)
     later.deliver("new", two)
     assert shell.tmux.typed() == delivered(b"hello") + b"\x04" + delivered(b"new")
+
+
+def test_the_shell_of_an_agent_that_dies_between_paste_and_enter_does_not_run_the_prompt(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It reads nothing, so that what is pasted is left for the shell.
+    shell.type("sh -c 'stty raw -echo; echo ready\\>; exec sleep 1000'")
+    shell.shows("ready>")
+    agent = shell.gateway()
+    one = ready(agent)
+    wait = agent._await_enter
+
+    def kill_first(screen: Screen, paste: str) -> None:
+        os.kill(int(one.rpartition(":")[2].partition(".")[0]), signal.SIGKILL)
+        wait(screen, paste)
+
+    monkeypatch.setattr(agent, "_await_enter", kill_first)
+    ran = shell.tmux.folder / "ran"
+    with pytest.raises(UpstreamUnavailable, match="another program was in the pane before Enter") as unknown:
+        agent.deliver(f"touch {ran}", one)
+    assert unknown.value.fields["outcome"] == "unknown"
+    # Its timer has fired by now too.
+    shell.tmux.typed()
+    shell.shows(f"touch {ran}")
+    # What the shell ran would be done before this.
+    shell.tmux("send-keys", "-t", "=claude:", "C-u")
+    shell.type("echo end-of-it")
+    until(lambda: "\nend-of-it" in shell.tmux.screen("claude"))
+    assert not ran.exists()
 
 
 def test_an_agent_that_is_suspended_waits_and_is_the_same_when_it_is_back(shell: Shell) -> None:

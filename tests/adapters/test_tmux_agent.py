@@ -138,11 +138,11 @@ def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: Tmu
     assert screen is not None
     tmux("respawn-pane", "-k", "-t", screen.pane_id, "sleep", "1000")
     with pytest.raises(Fenced, match="another one"):
-        agent._paste("late", screen)
+        agent._paste("late", screen, agent._agent(screen))
     tmux("new-session", "-d", "-s", "other")
     tmux("kill-session", "-t", "=claude")
     with pytest.raises(Fenced, match="nothing was delivered"):
-        agent._paste("late", screen)
+        agent._paste("late", screen, agent._agent(screen))
     assert tmux("list-buffers") == ""
 
 
@@ -156,13 +156,13 @@ def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmu
     assert (before.pane_id, before.session_id) == (after.pane_id, after.session_id)
     assert instance(agent) != old
     with pytest.raises(Fenced):
-        agent._paste("late", before)
+        agent._paste("late", before, agent._agent(before))
     assert tmux.heard() == []
 
 
 def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(tmux: TmuxServer, agent: TmuxAgent) -> None:
     one = instance(agent)
-    tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", f"x/{tmux.pane_pid('claude')}")
+    tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", f"x/{one.rpartition(':')[2]}")
     assert agent.inspect().surface is Surface.NOT_READY
     with pytest.raises(Fenced):
         agent.deliver("hello", one)
@@ -190,12 +190,12 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
 ) -> None:
     wait = agent._await_enter
 
-    def replace_first(screen: Screen, name: str) -> None:
+    def replace_first(screen: Screen, paste: str) -> None:
         tmux("respawn-pane", "-k", "-t", screen.pane_id, sys.executable, str(LISTENER), str(tmux.folder / "next"))
-        wait(screen, name)
+        wait(screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", replace_first)
-    with pytest.raises(UpstreamUnavailable, match="replaced before Enter") as unknown:
+    with pytest.raises(UpstreamUnavailable, match="another program was in the pane before Enter") as unknown:
         agent.deliver("hello", instance(agent))
     assert unknown.value.fields["outcome"] == "unknown"
     assert tmux.typed() == b"\x1b[200~hello\x1b[201~"
@@ -203,6 +203,54 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
     monkeypatch.undo()
     # The next process has nothing unsent in its box.
     until(lambda: agent.inspect().surface is Surface.READY)
+
+
+def test_whoever_scrolls_between_paste_and_enter_does_not_take_the_enter(
+    tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = agent._await_enter
+
+    def scroll_first(screen: Screen, paste: str) -> None:
+        tmux("copy-mode", "-t", screen.pane_id)
+        wait(screen, paste)
+
+    monkeypatch.setattr(agent, "_await_enter", scroll_first)
+    agent.deliver("hello", instance(agent))
+    agent.interrupt(there(agent))
+    assert tmux.typed() == delivered(b"hello") + b"\x03"
+    # Nor is the reader thrown out of what they read.
+    assert tmux("display-message", "-p", "-t", "=claude:", "#{pane_in_mode}") == "1\n"
+    assert tmux("list-buffers") == ""
+
+
+def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
+    screen = agent._look()
+    assert screen is not None
+    tmux("select-pane", "-d", "-t", "=claude:")
+    assert "tmux select-pane -e" in agent.inspect().detail
+    with pytest.raises(Fenced, match="takes no input"):
+        agent.deliver("hello", one)
+    # Nor when it is switched off after the last look.
+    with pytest.raises(Fenced, match="takes no input"):
+        agent._paste("hello", screen, agent._agent(screen))
+    with pytest.raises(Fenced, match="takes no input"):
+        agent.interrupt(one)
+    tmux("select-pane", "-e", "-t", "=claude:")
+    agent.deliver("hello", instance(agent))
+    assert tmux.typed() == delivered(b"hello")
+
+
+def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(tmux: TmuxServer, agent: TmuxAgent) -> None:
+    one = instance(agent)
+    beside = tmux.folder / "beside"
+    tmux("split-window", "-d", "-t", "=claude:", sys.executable, str(LISTENER), str(beside))
+    until(lambda: "ready>" in tmux("capture-pane", "-p", "-t", "=claude:.1"))
+    tmux("set-window-option", "-t", "=claude:", "synchronize-panes", "on")
+    agent.deliver("hello", one)
+    agent.interrupt(one)
+    assert tmux.typed() == delivered(b"hello") + b"\x03"
+    assert Path(f"{beside}.raw").read_bytes() == b""
 
 
 def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
@@ -440,7 +488,7 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(tmux:
     assert screen is not None
     tmux.stop()
     with hurried(agent), pytest.raises(Fenced, match="nothing was delivered"):
-        agent._paste("late", screen)
+        agent._paste("late", screen, agent._agent(screen))
     tmux.go_on()
     say(agent, "next")
     assert tmux.heard() == [b"next"]

@@ -140,6 +140,23 @@ def test_words_that_end_in_a_semicolon_end_no_command(tmux: TmuxServer, tmp_path
     assert out.read_text() == f"{folder} m;\n"
 
 
+@pytest.mark.parametrize("name", ["#S", "a#(touch ran)b", "##{pid}", "#[x", "##[x", "a###", "#,#}"])
+def test_the_names_of_session_and_folder_are_taken_literally(
+    tmux: TmuxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # Where the tmux server begins, and what a format runs.
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name
+    folder.mkdir()
+    os.mkfifo(out := tmp_path / "out")
+    start(name, "sh", "-c", f"pwd > {out}; exec sleep 600", folder=str(folder))
+    assert out.read_text() == f"{folder}\n"
+    assert Tmux().liveness(name) is Liveness.ALIVE
+    # What a format runs, it runs in the background: this one is behind it.
+    tmux("run-shell", "true")
+    assert not list(tmp_path.rglob("ran"))
+
+
 def test_a_second_one_of_a_name_is_refused(tmux: TmuxServer) -> None:
     start("s-1")
     with pytest.raises(Collision, match="s-1"):

@@ -34,7 +34,9 @@ def recorded_agent(holder: Holder, screen: Screen, processes: Procfs) -> PaneAge
     """The process on an agent's record, if it is alive and in the pane of that screen."""
     who = f"the agent's recorded process {holder.pid}"
     if holder.place != processes.here():
-        return PaneAgent(None, reason="target_unknown", detail=f"{who} runs on another machine or in another container")
+        return PaneAgent(
+            None, reason="target_unknown", detail=f"{who} runs on another machine or in another container: serve it there"
+        )
     found = processes.terminal_use(holder.pid)
     if found is None or found.start_ticks != holder.start_ticks:
         return PaneAgent(None, reason="process_dead", detail=f"{who} has ended")

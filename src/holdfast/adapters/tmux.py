@@ -99,7 +99,8 @@ class Tmux:
         words = [word for name, value in environment.items() for word in ("-e", _whole(f"{name}={value}"))]
         size = ["-x", str(_COLUMNS), "-y", str(_ROWS)]
         told = ["-P", "-F", "#{pane_id} #{pane_pid}"]
-        begin = ["new-session", "-d", *told, *size, "-s", session_name, "-c", _whole(folder), *words, shlex.join(command)]
+        named = ["-s", _literal(session_name), "-c", _whole(_literal(folder))]
+        begin = ["new-session", "-d", *told, *size, *named, *words, shlex.join(command)]
         # In one step: tmux looks after its children between its commands' steps, so none ends before it is to stay.
         stay = ["set-option", "-p", "-t", f"={session_name}:", "remain-on-exit", "on"]
         started = _insisted([*begin, ";", *stay], TMUX_START_S)
@@ -191,6 +192,11 @@ def _display(pane: Pane, facts: str) -> list[str]:
 def _whole(word: str) -> str:
     """A word in which tmux finds no end of its command."""
     return f"{word[:-1]}\\;" if word.endswith(";") else word
+
+
+def _literal(word: str) -> str:
+    """A word in which tmux finds no format to expand, nor a `#(command)` to run. It takes `#[` as it is, and `##` for `#`."""
+    return re.sub(r"#+(?![#\[])", lambda found: found[0] * 2, word)
 
 
 def _insisted(words: Sequence[str], limit_s: float) -> Said:

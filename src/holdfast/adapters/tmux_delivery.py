@@ -4,9 +4,10 @@ The pane is the session's first one, and everything is sent to it under a condit
 step: that it is still the process that was looked at, and that no other gateway has it. So a session of the same name that
 came in its place gets nothing, nor does one from a gateway in whose place another came.
 
-Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command. The command that pastes
-also starts a timer in the tmux server, which sends the one Enter behind it. So a gateway that is killed in between leaves no
-paste that would be sent together with the next prompt.
+Text goes by a buffer and bracketed paste, never as keys, so that nothing in it is a key or a command. Enter and the interrupt
+key go by a buffer too: what tmux sends as a key goes to its copy mode while somebody scrolls there, and to every pane of a
+window whose panes are synchronized. The command that pastes also starts a timer in the tmux server, which sends the one Enter
+behind it. So a gateway that is killed in between leaves no paste that would be sent together with the next prompt.
 
 A tmux server that does not answer in time is not one without the session. What comes before the paste has then done nothing,
 and the prompt waits; of the paste itself nobody knows, and it is not done again. The server itself is told until when it may
@@ -36,10 +37,17 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 
 _NAME = "holdfast-"
+_KEY = "holdfast_key"
+"""The buffer in which a key is given to a pane. It is there for one step of the tmux server only."""
 _ENTER_AFTER_S = 0.3
 """How long after a paste tmux sends its Enter: some programs take one that comes at once for a part of the paste."""
+_ENTER_WITHIN_S = 1.0
+"""How long that timer is waited for, before it is taken for lost."""
+_BYTES = {"C-c": r"\003", "Escape": r"\033", "Enter": r"\015"}
+"""What a terminal sends for a key, as tmux writes it between quotes."""
 _TMUX_SINCE = (3, 2)
 """The first tmux that has timers which are not tied to a client."""
+_REFUSAL = "display-message -p refused"
 _STAY_S = 5.0
 _SAMPLE_S = 0.1
 _NOT_FOREGROUND = "the agent's process is not in the foreground of pane {0.pane_id}: {0.program} is"
@@ -132,8 +140,8 @@ class TmuxAgent:
                 f"lines or more than {_UNBRACKETED_BYTES_MAX} bytes would come in pieces: nothing was delivered",
                 outcome="none",
             )
-        name = self._paste(prompt, screen)
-        self._await_enter(screen, name)
+        paste = self._paste(prompt, screen, agent)
+        self._await_enter(screen, paste)
         self._calm_since_s = time.monotonic()
         return Delivery(_Pasted(screen, instance_id))
 
@@ -162,7 +170,7 @@ class TmuxAgent:
         screen, agent = self._same(instance_id)
         if not agent.ready and not agent.busy:
             raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
-        self._under_condition(screen, f"send-keys -t {screen.pane_id} {self._spec.interrupt_key}")
+        self._under_condition(screen, _press(screen, self._spec.interrupt_key))
         return True
 
     def close(self) -> None:
@@ -236,7 +244,7 @@ class TmuxAgent:
 
     def _why_not_ready(self, screen: Screen, agent: PaneAgent) -> str:
         """What a prompt has to wait for; empty when it need not."""
-        if screen.unsent:
+        if screen.unsent.endswith(f"/{agent.process}"):
             return (
                 f"a prompt lies in pane {screen.pane_id} that was pasted and not sent: send it or clear it there, then "
                 f"`tmux set-option -pu -t {screen.pane_id} {UNSENT}`"
@@ -244,6 +252,8 @@ class TmuxAgent:
         if not agent.ready:
             forget = "" if self._recorded() else f"; if that is the agent, `tmux set-option -pu -t {screen.pane_id} {AGENT}`"
             return f"{_NOT_FOREGROUND.format(screen)}{forget}"
+        if screen.input_off:
+            return f"pane {screen.pane_id} takes no input: `tmux select-pane -e -t {screen.pane_id}` switches it on"
         calm_s = time.monotonic() - self._calm_since_s
         if self._ready is None:
             settled = calm_s >= self._spec.settle_s
@@ -252,19 +262,18 @@ class TmuxAgent:
             return "the last line of its screen does not match ready_regex"
         return "" if calm_s * 1000 >= self._spec.quiet_ms else f"something was written within the last {self._spec.quiet_ms} ms"
 
-    def _paste(self, prompt: str, screen: Screen) -> str:
-        """Paste it, and have tmux send the Enter behind it. Returns the name by which that is known."""
+    def _paste(self, prompt: str, screen: Screen, agent: PaneAgent) -> str:
+        """Paste it, and have tmux send the Enter behind it. Returns the name of the paste, which has the process in it."""
         self._clear_away()
         name = f"{_NAME}{secrets.token_hex(8)}"
         self._stray.append(name)
         self._load(prompt, name)
         faults.reach("tmux.loaded")
-        leave_mode = f"copy-mode -q -t {screen.pane_id} ; " if screen.in_mode else ""
-        paste = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
+        paste = f"{name}/{agent.process}"
+        note = f"set-option -p -t {screen.pane_id} {UNSENT} {paste}"
+        put = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
         try:
-            self._under_condition(
-                screen, f"{leave_mode}{_unsent(screen, name)} ; {paste} ; {_enter_later(screen, name)}", same_program=True
-            )
+            self._under_condition(screen, f"{note} ; {put} ; {_enter_later(screen, paste)}", same_program=True)
         except Fenced:
             self._clear_away()
             raise
@@ -272,7 +281,7 @@ class TmuxAgent:
         # With the paste, the buffer is gone.
         self._stray.remove(name)
         (self._folder / name).unlink(missing_ok=True)
-        return name
+        return paste
 
     def _load(self, prompt: str, name: str) -> None:
         """Have tmux read it into a buffer. An empty file of the same name stays for as long as the buffer may be there."""
@@ -321,31 +330,32 @@ class TmuxAgent:
             raise Fenced(f"the pane is gone: nothing was delivered ({error.message})", outcome="none") from None
         if not said:
             raise Fenced(
-                "the pane is another one than before, another gateway has it, or it was too late: nothing was delivered",
+                "the pane is another one, takes no input, another gateway has it, or it was too late: nothing was delivered",
                 outcome="none",
             )
 
-    def _await_enter(self, screen: Screen, name: str) -> None:
+    def _await_enter(self, screen: Screen, paste: str) -> None:
         """Wait until tmux has sent the Enter behind a paste. If its timer was lost, with the client that it was tied to, the
         Enter is sent now: the pane's option says that none was."""
         with contextlib.suppress(UpstreamUnavailable):
-            self._server.run("wait-for", name)
+            self._server.run("wait-for", paste, limit_s=_ENTER_WITHIN_S)
+        still = f"if-shell -F -t {screen.pane_id} '{_unsent(paste)}' '{_REFUSAL}'"
         try:
-            same = self._run_if(_is(screen), screen, _enter_once(screen, name))
+            sent = self._run_if("1", screen, f"{_enter_once(screen, paste)} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(f"pasted, and perhaps not sent: {error.message}", outcome="unknown") from None
-        if not same:
-            raise UpstreamUnavailable("pasted, but the pane was replaced before Enter", outcome="unknown")
+        if not sent:
+            raise UpstreamUnavailable("pasted, but another program was in the pane before Enter", outcome="unknown")
 
     def _run_if(self, condition: str, screen: Screen, command: str) -> bool:
         """Was the command run? It was, unless the tmux server says otherwise."""
-        refusal = "display-message -p refused"
-        return "refused" not in self._server.run("if-shell", "-F", "-t", screen.pane_id, condition, command, refusal)
+        return "refused" not in self._server.run("if-shell", "-F", "-t", screen.pane_id, condition, command, _REFUSAL)
 
 
 def _is(screen: Screen) -> str:
-    """The condition that a pane is the one on that screen."""
-    return f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    """The condition that a pane is the one on that screen, and takes input."""
+    process = f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    return f"#{{&&:{process},#{{!=:#{{pane_input_off}},1}}}}"
 
 
 def _marked(mark: str) -> str:
@@ -361,23 +371,29 @@ def _runs(screen: Screen) -> str:
     return f"#{{&&:{_is(screen)},#{{==:#{{pane_current_command}},{screen.program}}}}}"
 
 
-def _unsent(screen: Screen, name: str) -> str:
-    """The tmux command that notes a paste as not sent."""
-    return f"set-option -p -t {screen.pane_id} {UNSENT} {name}/{screen.pane_pid}"
+def _unsent(paste: str) -> str:
+    """The condition that no Enter was sent behind a paste."""
+    return f"#{{==:#{{{UNSENT}}},{paste}}}"
 
 
-def _enter_later(screen: Screen, name: str) -> str:
+def _enter_later(screen: Screen, paste: str) -> str:
     """The tmux command that starts the timer for the Enter behind a paste, and says when that was sent."""
     # run-shell expands formats when it starts the timer. What is to be expanded when the timer fires is doubled here.
-    later = f"{_enter_once(screen, name)} ; wait-for -S {name}".replace("#", "##")
+    later = f"{_enter_once(screen, paste)} ; wait-for -S {paste}".replace("#", "##")
     return f"run-shell -b -d {_ENTER_AFTER_S} -C {_quoted(later)}"
 
 
-def _enter_once(screen: Screen, name: str) -> str:
-    """The tmux command that sends Enter for a paste: once, and only to the process that got the paste."""
+def _enter_once(screen: Screen, paste: str) -> str:
+    """The tmux command that sends Enter for a paste: once, and only to the program that got the paste. The shell that an agent
+    leaves behind would run the paste as a command."""
     pane = f"-t {screen.pane_id}"
-    unsent = f"#{{&&:{_is(screen)},#{{==:#{{{UNSENT}}},{name}/{screen.pane_pid}}}}}"
-    return f"if-shell -F {pane} '{unsent}' 'set-option -pu {pane} {UNSENT} ; send-keys {pane} Enter'"
+    owed = f"#{{&&:{_runs(screen)},{_unsent(paste)}}}"
+    return f"if-shell -F {pane} '{owed}' 'set-option -pu {pane} {UNSENT} ; {_press(screen, 'Enter')}'"
+
+
+def _press(screen: Screen, key: str) -> str:
+    """The tmux command that gives the pane's program, and nothing else, what a terminal sends for a key."""
+    return f'set-buffer -b {_KEY} "{_BYTES[key]}" ; paste-buffer -r -d -b {_KEY} -t {screen.pane_id}'
 
 
 def _quoted(command: str) -> str:

@@ -8,13 +8,13 @@ from holdfast.kernel.errors import Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
 
 UNSENT = "@holdfast_unsent"
-"""The option of a pane that names the paste behind which no Enter was sent yet, with the pane's process."""
+"""The option of a pane that names the paste behind which no Enter was sent yet, with the agent's process."""
 AGENT = "@holdfast_agent"
 """The option of a pane that names the process which is the agent."""
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active", "window_active"),
-    *("pane_in_mode", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
+    *("pane_input_off", "history_size", "history_limit", "cursor_x", "cursor_y", "alternate_on", "bracket_paste_flag"),
     # Last, since a program's name may have any character.
     *("version", UNSENT, MARK, AGENT, "pane_current_command"),
 )
@@ -30,7 +30,7 @@ class Screen(NamedTuple):
     pane_id: str
     pane_pid: int
     current: bool
-    in_mode: bool
+    input_off: bool
     bracketed: bool | None
     history: int
     history_limit: int
@@ -38,8 +38,8 @@ class Screen(NamedTuple):
     alternate: bool
     program: str
     """The name of the program in the foreground."""
-    unsent: bool
-    """Was a prompt pasted to this process, and no Enter sent behind it?"""
+    unsent: str
+    """The paste behind which no Enter was sent, and the agent's process that got it."""
     mark: str
     agent: str
     version: str
@@ -59,13 +59,13 @@ class TmuxServer:
         self.address = ["-L", socket_name] if socket_name else ["-S", socket_path] if socket_path else []
         self._limit_s = limit_s
 
-    def run(self, *words: str) -> list[str]:
+    def run(self, *words: str, limit_s: float | None = None) -> list[str]:
         """Run a tmux command, and return the lines that it prints.
 
         Raises UpstreamUnavailable: with the outcome `none` when tmux refuses, and `unknown` when it does not answer in time.
         """
         try:
-            said = ask([*self.address, *words], limit_s=self._limit_s)
+            said = ask([*self.address, *words], limit_s=self._limit_s if limit_s is None else limit_s)
         except UpstreamUnavailable:
             raise
         except Unavailable as error:
@@ -120,14 +120,14 @@ def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
         pane_id=pane["pane_id"],
         pane_pid=int(pane["pane_pid"]),
         current=pane["pane_active"] == "1" and pane["window_active"] == "1",
-        in_mode=pane["pane_in_mode"] not in ("", "0"),
+        input_off=pane["pane_input_off"] == "1",
         bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
         history=int(pane["history_size"]),
         history_limit=int(pane["history_limit"]),
         cursor_y=int(pane["cursor_y"]),
         alternate=pane["alternate_on"] == "1",
         program=pane["pane_current_command"],
-        unsent=pane[UNSENT].endswith(f"/{pane['pane_pid']}"),
+        unsent=pane[UNSENT],
         mark=pane[MARK],
         agent=pane[AGENT],
         version=pane["version"],

@@ -211,7 +211,7 @@ class AgentDefDirGone(Untrusted):
 
 
 class AgentEnded(Refused):
-    """The agent's program ended as soon as it had begun; nothing of it is left."""
+    """The agent's program ended as soon as it had begun; its record and tmux session are removed."""
 
     code = "agent_ended"
 

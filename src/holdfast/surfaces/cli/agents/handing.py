@@ -2,12 +2,13 @@
 
 tmux gives a pane the environment of its server, which may be another's. The words of a command are everybody's to see, and
 those that start a tmux server stay in the list of processes for as long as it runs; what a tmux session is told with `-e`,
-every window of it finds. So it goes through memory that only its owner can read. And tmux does not always learn the exit
-status of a pane: the pane tells it by a FIFO.
+every window of it finds. So it goes through a FIFO that only its owner can open: none of it is ever on a disk. And tmux does
+not always learn the exit status of a pane: the pane tells it by another FIFO.
 """
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -18,17 +19,37 @@ _STATUS_BYTES_MAX = 16
 
 
 @contextmanager
-def handed(environment: Mapping[bytes, bytes]) -> Iterator[str]:
-    """The path of a file with these variables, for the block. It is in memory: whoever kills this process leaves no secret on a
-    disk. Its owner alone can open it."""
-    fd = os.memfd_create("holdfast-pane")
+def handed(environment: Mapping[bytes, bytes], folder: str) -> Iterator[str]:
+    """The path of a FIFO from which these variables can be read once, for the block. Not an open file of this process: the tmux
+    server may run under another group, and is then kept from those. Raises Unavailable."""
+    path = os.path.join(folder, f".environment-{os.getpid()}")
+    _make_fifo(path)
+    # A variable can hold anything but a zero.
+    data = b"\0".join(name + b"=" + value for name, value in environment.items())
+    threading.Thread(target=_hand_over, args=(path, data), name="holdfast-environment", daemon=True).start()
     try:
-        with open(fd, "wb", closefd=False) as file:
-            # A variable can hold anything but a zero.
-            file.write(b"\0".join(name + b"=" + value for name, value in environment.items()))
-        yield f"/proc/{os.getpid()}/fd/{fd}"
+        yield path
     finally:
-        os.close(fd)
+        # Whoever waits for a reader that never came finds one, which goes at once.
+        with suppress(OSError):
+            end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.unlink(path)
+            os.close(end)
+
+
+def _hand_over(path: str, data: bytes) -> None:
+    # Without O_CREAT: when the FIFO is gone, nothing comes into its place.
+    with suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as file:
+        file.write(data)
+
+
+def _make_fifo(path: str) -> None:
+    try:
+        os.mkfifo(path, 0o600)
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be made ({error.strerror}): name another folder with --session-root", outcome="none"
+        ) from None
 
 
 def reading(path: str, command: Sequence[str]) -> list[str]:
@@ -42,13 +63,8 @@ class ExitStatus:
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, f".exit-{os.getpid()}")
-        try:
-            os.mkfifo(self.path, 0o600)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise Unavailable(
-                f"{self.path} cannot be made ({error.strerror}): name another folder with --session-root", outcome="none"
-            ) from None
+        _make_fifo(self.path)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def read(self) -> int | None:
         """What was told; None when nothing was."""

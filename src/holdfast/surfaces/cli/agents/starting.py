@@ -120,7 +120,7 @@ def _start(hf: Holdfast, launch: Launch, wish: Wish, session_name: str, watch_s:
     try:
         launch.write_manifest()
         with closing(ExitStatus(launch.root)) as told:
-            with handed(_handed_environment(hf)) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
+            with handed(_handed_environment(hf), launch.root) as path, hf.store.listen([topic_of(launch.agent_id)]) as ears:
                 command = reading(path, _pane_command(launch, wish, told.path))
                 pane = tmux.start(session_name, command, folder=os.getcwd(), environment=_session_environment(hf))
                 agent = StartWatch(hf, tmux, pane, reserved).outlived(ears, watch_s)
@@ -153,9 +153,10 @@ def _ended(reserved: Agent, tmux: Tmux, pane: Pane, status: int | None) -> Agent
     if status is not None and status > EXIT_SIGNALLED:
         with suppress(ValueError):
             how = f"{how} ({signal.Signals(status - EXIT_SIGNALLED).name})"
-    seen = f"its last screen shows why:\n{ended.screen}" if ended.screen.strip() else "its screen was empty; try it by itself"
+    advice = "An agent's command must stay in the foreground. " if status == 0 else ""
+    seen = f"Its last screen:\n{ended.screen}" if ended.screen.strip() else "Its screen was empty"
     return AgentEnded(
-        f"{reserved.agent_name} ended as soon as it had begun, {how}, and nothing of it is left: {seen}",
+        f"{reserved.agent_name} ended as soon as it had begun, {how}. Its record and tmux session are removed. {advice}{seen}",
         agent_id=reserved.agent_id,
         exit_status=status,
         screen=ended.screen,
