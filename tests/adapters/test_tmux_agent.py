@@ -228,7 +228,7 @@ def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost
     screen = agent._look()
     assert screen is not None
     tmux("select-pane", "-d", "-t", "=claude:")
-    assert "tmux select-pane -e" in agent.inspect().detail
+    assert f"`tmux -S {tmux.socket} select-pane -e -t %0`" in agent.inspect().detail
     with pytest.raises(Fenced, match="takes no input"):
         agent.deliver("hello", one)
     # Nor when it is switched off after the last look.
@@ -442,7 +442,7 @@ def test_the_mark_of_a_dead_gateway_keeps_nobody_out(tmux: TmuxServer, agent: Tm
 
 def test_a_gateway_that_cannot_be_judged_is_let_alone_and_told_how_to_be_cleared(tmux: TmuxServer, agent: TmuxAgent) -> None:
     tmux("set-option", "-p", "-t", "=claude:", MARK, "builder/00000000/7/1/1")
-    with pytest.raises(Held, match="if that one is gone, `tmux set-option -pu -t %0 @holdfast_gateway`"):
+    with pytest.raises(Held, match=f"if that one is gone, `tmux -S {tmux.socket} set-option -pu -t %0 @holdfast_gateway`"):
         agent.inspect()
 
 

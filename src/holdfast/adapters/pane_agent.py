@@ -66,11 +66,12 @@ def foreground_agent(screen: Screen, processes: Procfs) -> PaneAgent:
         return _in_pane(pid, found, processes)
     if named.launched:
         return named
+    shell, forget = screen.program or "the shell", f"{screen.tmux} set-option -pu -t {screen.pane_id} {AGENT}"
     return PaneAgent(
         None,
         reason="exited_to_shell",
-        detail=f"the agent, process {pid}, has ended, and {screen.program or 'the shell'} in its pane would run what is typed: "
-        f"start the agent there again, or say `tmux set-option -pu -t {screen.pane_id} {AGENT}` if the shell is the agent",
+        detail=f"the agent, process {pid}, has ended, and {shell} in its pane would run what is typed: start the agent there "
+        f"again, or say `{forget}` if the shell is the agent",
     )
 
 

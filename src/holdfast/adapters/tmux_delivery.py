@@ -190,7 +190,8 @@ class TmuxAgent:
         if found is not None and (self._marked is not None or found[:2] != self._mark[:2]):
             liveness = found.liveness(self._processes)
             if liveness is not Liveness.DEAD:
-                raise served(self._spec.session, found, liveness, screen.pane_id)
+                unmark = f"{screen.tmux} set-option -pu -t {screen.pane_id} {MARK}"
+                raise served(self._spec.session, found, liveness, unmark)
         unchanged = _marked(screen.mark) if found is not None or not screen.mark else "1"
         if not self._run_if(unchanged, screen, f"set-option -p -t {screen.pane_id} {MARK} {self._mark}"):
             raise UpstreamUnavailable("another gateway is just taking the tmux session: look again", outcome="none")
@@ -247,13 +248,17 @@ class TmuxAgent:
         if screen.unsent.endswith(f"/{agent.process}"):
             return (
                 f"a prompt lies in pane {screen.pane_id} that was pasted and not sent: send it or clear it there, then "
-                f"`tmux set-option -pu -t {screen.pane_id} {UNSENT}`"
+                f"`{screen.tmux} set-option -pu -t {screen.pane_id} {UNSENT}`"
             )
         if not agent.ready:
-            forget = "" if self._recorded() else f"; if that is the agent, `tmux set-option -pu -t {screen.pane_id} {AGENT}`"
+            forget = (
+                ""
+                if self._recorded()
+                else f"; if that is the agent, `{screen.tmux} set-option -pu -t {screen.pane_id} {AGENT}`"
+            )
             return f"{_NOT_FOREGROUND.format(screen)}{forget}"
         if screen.input_off:
-            return f"pane {screen.pane_id} takes no input: `tmux select-pane -e -t {screen.pane_id}` switches it on"
+            return f"pane {screen.pane_id} takes no input: `{screen.tmux} select-pane -e -t {screen.pane_id}` switches it on"
         calm_s = time.monotonic() - self._calm_since_s
         if self._ready is None:
             settled = calm_s >= self._spec.settle_s

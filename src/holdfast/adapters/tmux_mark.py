@@ -52,9 +52,9 @@ def mark_in(text: str) -> Mark | None:
     return None if found is None else Mark(found[1], found[2], int(found[3]), int(found[4]), int(found[5]))
 
 
-def served(session: str, by: Mark, liveness: Liveness, pane_id: str) -> Held:
-    """Another gateway has the pane."""
-    gone = f"; if that one is gone, `tmux set-option -pu -t {pane_id} {MARK}`" if liveness is Liveness.UNKNOWN else ""
+def served(session: str, by: Mark, liveness: Liveness, unmark: str) -> Held:
+    """Another gateway has the pane. `unmark` is the command that takes its mark away."""
+    gone = f"; if that one is gone, `{unmark}`" if liveness is Liveness.UNKNOWN else ""
     return Held(
         f"the gateway of {by.agent}, pid {by.pid}, types into tmux session {session} already: use that one, or stop it with "
         f"`holdfast gateway detach {by.agent}`{gone}",

@@ -1,5 +1,6 @@
 """A tmux server and what its panes show."""
 
+import shlex
 from typing import NamedTuple
 
 from holdfast.adapters.tmux_mark import MARK
@@ -24,6 +25,8 @@ _FORMAT = "|".join(f"#{{{name}}}" for name in _FIELDS)
 class Screen(NamedTuple):
     """A pane at one moment."""
 
+    tmux: str
+    """How its tmux server is called on a command line, for what people are to run."""
     server_pid: int
     session_id: str
     session_created: str
@@ -87,7 +90,7 @@ class TmuxServer:
             first = min(fields, key=lambda pane: int(pane["pane_id"].removeprefix("%")))
             if first["pane_dead"] == "1":
                 return None
-            return _screen(first, self.run("capture-pane", "-p", "-t", first["pane_id"]))
+            return _screen(shlex.join(["tmux", *self.address]), first, self.run("capture-pane", "-p", "-t", first["pane_id"]))
         except UpstreamUnavailable as error:
             if silent(error):
                 raise
@@ -111,9 +114,10 @@ def silent(error: UpstreamUnavailable) -> bool:
     return error.fields.get("outcome") == "unknown"
 
 
-def _screen(pane: dict[str, str], lines: list[str]) -> Screen:
+def _screen(tmux: str, pane: dict[str, str], lines: list[str]) -> Screen:
     place = f"{pane['cursor_x']},{pane['cursor_y']},{pane['history_size']}"
     return Screen(
+        tmux=tmux,
         server_pid=int(pane["pid"]),
         session_id=pane["session_id"],
         session_created=pane["session_created"],
