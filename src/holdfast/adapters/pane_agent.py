@@ -39,10 +39,11 @@ def recorded_agent(holder: Holder, screen: Screen, processes: Procfs) -> PaneAge
         )
     found = processes.terminal_use(holder.pid)
     if found is None or found.start_ticks != holder.start_ticks:
-        return PaneAgent(None, reason="process_dead", detail=f"{who} has ended")
+        return PaneAgent(None, reason="process_dead", detail=f"{who} has ended: start the agent again")
     pane = processes.terminal_use(screen.pane_pid)
     if pane is None or pane.terminal == 0 or found.terminal != pane.terminal:
-        detail = f"{who} is not in pane {screen.pane_id}, where {screen.program or 'another program'} runs"
+        runs = screen.program or "another program"
+        detail = f"{who} is not in pane {screen.pane_id}, where {runs} runs: start the agent there, or publish where it is"
         return PaneAgent(None, reason="process_not_in_session", detail=detail)
     return _in_pane(holder.pid, found, processes)
 

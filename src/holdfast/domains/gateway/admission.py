@@ -33,10 +33,12 @@ def check_admission(agent: str, attachment: Attachment, seen: Sighting, expected
 
 def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
     """The agent is not there: AgentGone where its place is, and its own process is not in it."""
-    words = f"the agent behind {agent} is not there ({seen.detail or 'it does not answer'}): try again when it is back"
     if seen.reason:
-        return AgentGone(words, reason=seen.reason, outcome="none", **fields)
-    return UpstreamUnavailable(words, outcome="none", **fields)
+        return AgentGone(f"nothing is sent to {agent}: {seen.detail}", reason=seen.reason, outcome="none", **fields)
+    why = seen.detail or "it does not answer"
+    return UpstreamUnavailable(
+        f"the agent behind {agent} is not there ({why}): try again when it is back", outcome="none", **fields
+    )
 
 
 def check_reconcilable(attachment: Attachment, epoch: int) -> None:
