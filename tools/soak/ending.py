@@ -78,7 +78,9 @@ def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
     for done, times in Counter(str(one["job"]) for one in told(folder, "done")).items():
         if times > 1:
             yield f"{done} was completed {times} times"
-    last = {entry.subject: entry.data.get("to", "pending") for entry in entries if entry.kind.startswith("job.")}
+    # What a verdict said that came too late is journalled too, and moves no job.
+    moved = [entry for entry in entries if entry.kind in ("job.registered", "job.status_changed")]
+    last = {entry.subject: entry.data.get("to", "pending") for entry in moved}
     for key, job in rows.items():
         if last.get(key) != job.status.value:
             yield f"the journal says that job {key} is {last.get(key)}, and its record {job.status.value}"
