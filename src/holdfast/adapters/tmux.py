@@ -177,8 +177,8 @@ def _address(server: TmuxAddress | None) -> tuple[str, ...]:
 
 
 def socket_path() -> str:
-    """The socket of the tmux server that `tmux` would talk to here, whether or not it runs: a pane is told of its own, others
-    find it as tmux does."""
+    """The socket of the tmux server that `tmux` would talk to here, whether or not it runs: in a pane that of `$TMUX`,
+    elsewhere where tmux looks for it."""
     if around := os.environ.get("TMUX", "").rsplit(",", 2)[0]:
         return around
     folders = [folder for folder in (os.environ.get("TMUX_TMPDIR"), "/tmp") if folder and os.path.exists(folder)]

@@ -46,12 +46,14 @@ _ENTER_WITHIN_S = 1.0
 _BYTES = {"C-c": r"\003", "Escape": r"\033", "Enter": r"\015"}
 """What a terminal sends for a key, as tmux writes it between quotes."""
 _TMUX_SINCE = (3, 2)
-"""The first tmux that has timers which are not tied to a client."""
+"""The first tmux whose `run-shell` can run tmux commands (-C) after a delay (-d)."""
 _REFUSAL = "display-message -p refused"
 _STAY_S = 5.0
+"""How long a program must have the foreground to count as the agent, though it was never ready."""
 _SAMPLE_S = 0.1
 _NOT_FOREGROUND = "the agent's process is not in the foreground of pane {0.pane_id}: {0.program} is"
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
+"""A program's name that means nothing to tmux's formats."""
 _UNBRACKETED_BYTES_MAX = 4000
 """What a terminal in line mode takes as one line; it drops what is beyond."""
 
@@ -207,8 +209,7 @@ class TmuxAgent:
         return foreground_agent(screen, self._processes)
 
     def _has_stayed(self, agent: PaneAgent) -> bool:
-        """Has a program that a shell started been in the foreground for longer than what shells run for a moment, as for their
-        prompt?"""
+        """Has a program that a shell started kept the foreground? What a shell runs for its own prompt does not."""
         if agent.process != self._launched:
             self._launched, self._launched_s = agent.process, time.monotonic()
         return agent.launched and time.monotonic() - self._launched_s >= _STAY_S
@@ -251,12 +252,10 @@ class TmuxAgent:
                 f"`{screen.tmux} set-option -pu -t {screen.pane_id} {UNSENT}`"
             )
         if not agent.ready:
-            forget = (
-                ""
-                if self._recorded()
-                else f"; if that is the agent, `{screen.tmux} set-option -pu -t {screen.pane_id} {AGENT}`"
-            )
-            return f"{_NOT_FOREGROUND.format(screen)}{forget}"
+            words = _NOT_FOREGROUND.format(screen)
+            if self._recorded() is not None:
+                return words
+            return f"{words}; if that is the agent, `{screen.tmux} set-option -pu -t {screen.pane_id} {AGENT}`"
         if screen.input_off:
             return f"pane {screen.pane_id} takes no input: `{screen.tmux} select-pane -e -t {screen.pane_id}` switches it on"
         calm_s = time.monotonic() - self._calm_since_s

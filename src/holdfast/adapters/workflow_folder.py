@@ -1,6 +1,6 @@
 """Workflows in a folder of plain files: the locks and the log that lie beside `workflows.json` there.
 
-Another system may look at the same folder. So its swap lock is our swap lock, and what happens to swaps is told in its log. Its
+Another system may look at the same folder. So its swap lock is our swap lock, and its log tells what happens to swaps. Its
 lock around each change is taken by the files store, as the layout says.
 """
 

@@ -37,8 +37,8 @@ def begun(job: Job, now: datetime, token: int, holder: Holder | None = None, lea
 def put_back(
     job: Job, now: datetime, *, outcome: str, deaths: int = 0, taken_away: bool = False, error: str | None = None
 ) -> Job:
-    """The job pending again, for the deaths of so many workers more; whoever had it is stale. The others tell of the attempt
-    that ended."""
+    """The job pending again, with `deaths` added to those of its workers. The attempt that had it is stale: `outcome`, `error`
+    and `taken_away` say how it ended."""
     return replace(
         job,
         status=JobStatus.PENDING,
@@ -65,7 +65,7 @@ def ended(
     """The job in a last state. `taken_away` says that no verdict of its worker ended it."""
     past = job.past_attempts
     if job.status is JobStatus.RUNNING and status is not JobStatus.COMPLETED:
-        # What runs on after its time may bring a result whoever noticed that the time was over.
+        # Work that runs on after its time limit may still bring a result.
         late = taken_away or error_code == TIMED_OUT
         past = _past_attempts(job, now, error_code or status.value, error, taken_away=late)
     return replace(

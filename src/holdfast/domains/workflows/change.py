@@ -135,7 +135,7 @@ class Change:
     # --- the swap ---
 
     def mark(self, marker: SwapMarker, *, needed: bool) -> None:
-        """A swap begins. One that is not needed loads nothing, and is told of when it ends."""
+        """A swap begins. One that is not needed loads nothing, and is journalled when it ends."""
         self.marker = marker
         self.tx.put(SWAP_MARKER, ONLY, marker)
         if needed:

@@ -92,7 +92,7 @@ class Pick(Plain, frozen=True, kw_only=True):
 
 
 class SetStatus(Plain, frozen=True, kw_only=True):
-    """A job's new status. Without a token it is an operator that speaks."""
+    """A job's new status. Without a token the caller speaks as an operator."""
 
     job_id: JobId
     status: JobStatus
@@ -121,7 +121,7 @@ class Cancel(Plain, frozen=True, kw_only=True):
 
 
 class Requeue(Plain, frozen=True, kw_only=True):
-    """The job to put back. Without a token it is an operator that speaks."""
+    """The job to put back. Without a token the caller speaks as an operator."""
 
     job_id: JobId
     token: Token | None = None
