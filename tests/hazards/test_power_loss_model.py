@@ -70,6 +70,38 @@ FOLDER = (opened("", 9, flags="O_RDONLY|O_DIRECTORY"), synced("", 9))
 # --- reading ---
 
 
+def test_what_is_used_before_its_makers_call_is_written_down_was_made_before() -> None:
+    found = read(
+        f"1  mkdirat({at(9, '')}, {h('f')}, 0700 <unfinished ...>",
+        f"2  openat({at(9, '')}, {h('f/new')}, {FLAGS} <unfinished ...>",
+        f"2  <... openat resumed>) = {at(3, 'f/new')}",
+        f"2  renameat2({at(9, '')}, {h('f/new')}, {at(9, '')}, {h('f/a')}, RENAME_NOREPLACE <unfinished ...>",
+        f"3  openat({at(9, '')}, {h('f/a')}, O_RDONLY <unfinished ...>",
+        f"3  <... openat resumed>) = {at(4, 'f/a')}",
+        "2  <... renameat2 resumed>) = 0",
+        "1  <... mkdirat resumed>) = 0",
+        wrote("f/a", 3, "x", 0, pid=2),
+    )
+    assert written(found) == [("f/a", 0, b"x")]
+
+
+def test_a_file_is_made_once_though_another_opens_it_before_that_is_written_down() -> None:
+    found = read(
+        f"1  openat({at(9, '')}, {h('a')}, {FLAGS} <unfinished ...>",
+        opened("a", 4, pid=2, flags="O_WRONLY"),
+        f"1  <... openat resumed>) = {at(3, 'a')}",
+        wrote("a", 3, "x", 0),
+        wrote("a", 4, "y", 1, pid=2),
+    )
+    assert written(found) == [("a", 0, b"x"), ("a", 1, b"y")]
+    assert len({op.file for op in found.operations if isinstance(op, Written)}) == 1
+
+
+def test_what_nobody_has_begun_to_make_cannot_be_opened() -> None:
+    with pytest.raises(TraceError, match="nobody had made it"):
+        read(opened("a", 3, flags="O_RDONLY"), f"1  mkdirat({at(9, '')}, {h('a')}, 0700) = 0")
+
+
 def test_a_call_in_two_lines_is_one() -> None:
     found = read(
         opened("a", 3),

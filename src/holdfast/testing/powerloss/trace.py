@@ -10,6 +10,9 @@ from holdfast.testing.powerloss.tree import Item, Kind, Parts, Tree
 
 _AT_ENTRY = FORKS | {"close", "write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fallocate"}
 """Told when they begin: data may reach the disk before a write returns, and a number may be given anew before a close does."""
+_MAKERS = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "creat"})
+_TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
+_BY_PATH = _MAKERS | _TWO_PATHS | {"open", "openat"}
 _NOT_FOLLOWED = ("O_TMPFILE", "O_SYNC", "O_DSYNC")
 
 
@@ -28,11 +31,26 @@ def trace(lines: Iterable[str], *, root: str, acknowledgements: str, mapped: Seq
     through memory end in one of `mapped`. Raises TraceError for what the model does not follow."""
     reader = _Reader(root, acknowledgements, tuple(mapped))
     calls = parse(lines, about=(root, acknowledgements))
-    for call in sorted(calls, key=lambda call: call.begun if call.name in _AT_ENTRY else call.done):
-        reader.read(call)
+    left = sorted(calls, key=lambda call: call.begun if call.name in _AT_ENTRY else call.done)
+    while left:
+        reader.read(left.pop(_first(left, reader)))
     tree = reader.tree
     noise = frozenset(number for number, name in tree.names.items() if name.endswith(tuple(mapped)))
     return Trace(reader.operations, tree.kinds, tree.names, noise)
+
+
+def _first(left: Sequence[Call], reader: "_Reader") -> int:
+    """Which of the calls that are left took effect next: the first or, if that uses a path that is not there, the call that
+    made the path. strace may write down the return of the maker's call after others have used what it made."""
+    at, seen = 0, {0}
+    while (lacking := reader.lacking(left[at])) is not None:
+        done = left[at].done
+        makers = (n for n, other in enumerate(left) if n not in seen and other.begun < done and reader.makes(other, lacking))
+        if (maker := next(makers, None)) is None:
+            break
+        at = maker
+        seen.add(at)
+    return at
 
 
 class _Reader:
@@ -68,6 +86,28 @@ class _Reader:
         except LookupError as error:
             raise call.error(str(error)) from None
 
+    def lacking(self, call: Call) -> Parts | None:
+        """The path that must be there for a call, and is not yet."""
+        if call.name not in _BY_PATH:
+            return None
+        parts, _ = self._parts(call.words())
+        if parts is None:
+            return None
+        needed = parts[:-1] if self._target(call) == parts else parts
+        return None if self.tree.find(needed) else needed
+
+    def makes(self, call: Call, parts: Parts) -> bool:
+        """Does a call make this path, or a folder on the way there?"""
+        target = self._target(call) if call.name in _BY_PATH else None
+        return target is not None and parts[: len(target)] == target
+
+    def _target(self, call: Call) -> Parts | None:
+        """The path that a call gives a name to."""
+        parts, rest = self._parts(call.words())
+        if call.name in _TWO_PATHS:
+            return self._parts(rest)[0]
+        return parts if call.name in _MAKERS or "O_CREAT" in call.arguments else None
+
     # --- descriptors ---
 
     def _open(self, call: Call, words: list[str]) -> None:
@@ -79,9 +119,8 @@ class _Reader:
             raise call.error(f"{flags} is not followed")
         item = self.tree.find(parts)
         if item is None:
-            if "O_CREAT" not in flags and "O_RDONLY" in flags:
+            if "O_CREAT" not in flags:
                 raise call.error("it was opened, and nobody had made it")
-            # To write it without making it: another process has, whose call is written down when it returns, a moment later.
             item = self.tree.make("file")
             self._named(call, self.tree.put(parts, item))
         if "O_TRUNC" in flags and item.size:
