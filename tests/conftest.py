@@ -1,10 +1,12 @@
 """What tests of every room may ask for."""
 
+import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,17 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell at how many points exceptions were raised on each store (`hazards/test_interruptions.py`)."""
+    points: Counter[str] = Counter()
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for name, value in getattr(report, "user_properties", []):
+            if name == "points":
+                points[value[0]] += value[1]
+    for store, number in points.items():
+        terminalreporter.write_line(f"exceptions raised at {number} points on {store}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs it."""
@@ -46,6 +59,14 @@ def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             patch.delenv(name)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    """Collect garbage after each module. An SQLite connection is part of a reference cycle; since Python 3.13 one that nobody
+    closed is a ResourceWarning, which would otherwise fail a test elsewhere, whenever the collector runs."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -262,6 +262,7 @@ def connected(
         shown=shown_in_files() if url.startswith("files:") else {},
         access=access_for(settings.group),
     )
+    processes.watch_boots(opened.boot_in_use)
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     root = (settings.store or "").partition(":")[2]
     jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None

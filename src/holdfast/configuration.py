@@ -2,6 +2,7 @@
 this machine keep things by default."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import Settings
 from holdfast.stores.opening import sqlite_path
+
+VARIABLE = "HOLDFAST_CONFIG"
+"""Names the settings' file, whose owner is not checked; without it, the nearest one upwards is read."""
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
@@ -22,8 +26,7 @@ def load_settings(*, store: str | None = None, namespace: str | None = None) -> 
     for name, value in (("store", store), ("namespace", namespace)):
         if value == "":
             raise InvalidValue(f"the {name} given is empty: name one, or leave it out for the default", field=name)
-    path = _nearest_file()
-    document: dict[str, Any] = {} if path is None else _read(path)
+    path, document = _file() or (None, {})
     if path is not None and isinstance(document.get("store"), str):
         document["store"] = _from_folder(document["store"], path.parent)
     return settings_.resolve(
@@ -38,8 +41,8 @@ def store_origin() -> str:
     """What chooses the store here when the caller does not: a variable, a file's path, or `default`."""
     if os.environ.get("HOLDFAST_STORE"):
         return "HOLDFAST_STORE"
-    path = _nearest_file()
-    return str(path) if path is not None and "store" in _read(path) else "default"
+    path, document = _file() or (None, {})
+    return str(path) if "store" in document else "default"
 
 
 def default_store(environment: Mapping[str, str]) -> str:
@@ -56,36 +59,91 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     return sqlite_path(state) / "holdfast"
 
 
-def _nearest_file() -> Path | None:
+def _file() -> tuple[Path, dict[str, Any]] | None:
+    """The settings' file and what it says: the one that is named, else the nearest one upwards. Raises InvalidValue."""
     try:
         folder = Path.cwd()
     except OSError as error:
         raise InvalidValue(f"the working folder cannot be used ({error.strerror}): cd to one that is there") from None
+    if named := os.environ.get(VARIABLE):
+        path = folder / named
+        return path, _parsed(path, _content(path, trusted=True) or b"")
     for parent in (folder, *folder.parents):
         path = parent / settings_.FILE_NAME
         try:
-            os.stat(path)
+            found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise InvalidValue(
                 f"cannot look for {path} ({error.strerror}): cd to a folder whose parents you may enter", source=str(path)
             ) from None
-        if path.is_file():
-            return path
+        if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+            # A link too says which file is obeyed.
+            _refuse_foreign(path, found)
+            if (content := _content(path, trusted=False)) is not None:
+                return path, _parsed(path, content)
     return None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _content(path: Path, *, trusted: bool) -> bytes | None:
+    """What is in a file, which is opened once; None where there is no plain file. Raises InvalidValue."""
+    try:
+        # A FIFO that is named is waited for, and one that was found is none of ours.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if trusted else os.O_NONBLOCK))
+    except OSError as error:
+        if not trusted and isinstance(error, FileNotFoundError):
+            return None
+        raise _unreadable(path, error) from None
+    try:
+        found = os.fstat(fd)
+        if not trusted:
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            _refuse_foreign(path, found)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(fd)
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidValue:
+    return InvalidValue(
+        f"{path} cannot be read ({error.strerror}): name a holdfast.toml that you may read, or unset {VARIABLE}",
+        source=str(path),
+    )
+
+
+def _refuse_foreign(path: Path, found: os.stat_result) -> None:
+    """Raise InvalidValue for a file that was found and is not this user's, nor root's: it chooses the store, and so which
+    prompts and commands are run. Under sudo, the files of who called it are as good."""
+    mine = {os.geteuid(), 0}
+    if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
+        mine.add(int(caller))
+    if found.st_uid not in mine:
+        why = f"it belongs to user {found.st_uid}, and you are {os.geteuid()}"
+    elif found.st_mode & stat.S_IWOTH and stat.S_ISREG(found.st_mode):
+        why = "everybody may write it"
+    else:
+        return
+    raise InvalidValue(
+        f"{path} is not obeyed ({why}): if you trust it, set {VARIABLE}={path}; to go on without it, {VARIABLE}=/dev/null",
+        source=str(path),
+    )
+
+
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(content.decode())
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(
             f"{path} is not TOML: {error}. Texts stand in quotes; docs/settings.md shows a whole file", source=str(path)
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidValue(f"{path} cannot be read: {error}", source=str(path)) from None
     except RecursionError:
         raise InvalidValue(f"{path} cannot be read: it is nested too deeply", source=str(path)) from None

@@ -60,6 +60,7 @@ def open_gateway(
     shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
     url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
+    processes.watch_boots(store.boot_in_use)
     try:
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
         queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)

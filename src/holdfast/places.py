@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.access import Access, access_for, access_like
 from holdfast.configuration import default_store, state_folder
+from holdfast.folder_walk import resolve
 from holdfast.kernel import settings as settings_
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
@@ -163,7 +164,7 @@ def _part_of(url: str) -> str:
 
 def _real(url: str) -> Path:
     """Where a file or folder is, by whatever way it is named."""
-    return Path(os.path.realpath(sqlite_path(url.partition(":")[2])))
+    return Path(resolve(sqlite_path(url.partition(":")[2])))
 
 
 def _gateways(settings: Settings) -> Path:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.procfs import Procfs
 from holdfast.domains.gateway.record import ATTACHMENTS
+from holdfast.folder_walk import resolve
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Collision, Held
 from holdfast.kernel.holder import probe
@@ -28,9 +29,12 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
 from holdfast.places import gateways_folder
 from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
+from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.stores.contents import Contents, Kept, Told
 
 QUEUE_SPACES: Sequence[Space[Any]] = (ATTACHMENTS, HEADS, KEYS, REQUESTS)
+_FILE_SPACES: Sequence[Space[Any]] = (*QUEUE_SPACES, CLOCK_SIGHTINGS)
+"""What the file of a queue holds: it is a store of its own, and so has its own word on how its clock runs."""
 
 
 class _Whose(NamedTuple):
@@ -42,7 +46,9 @@ class Queues:
     """The queues that go from one store to another, for the block.
 
     Promised: every request that was accepted is in the copy, or nothing was copied. A queue that lies in one folder for both
-    stores stays where it is. Raises Held for a gateway that serves, Collision for a queue that is already where one would go.
+    stores stays where it is. What was seen of a store's clock goes along only from one embedded store to another, for both go
+    by the machine's: a database has its own, which would seem to have been set. Raises Held for a gateway that serves,
+    Collision for a queue that is already where one would go.
     """
 
     def __init__(self, settings: Settings, source: str, target: str, processes: Procfs, *, now: datetime) -> None:
@@ -50,6 +56,7 @@ class Queues:
         self._to = _folder(settings, target)
         self._processes = processes
         self._embedded = self._from is not None
+        self._one_clock = self._from is not None and self._to is not None
         self._now = now
         self._open = ExitStack()
         self._era = 0
@@ -69,6 +76,8 @@ class Queues:
     def through(self, everything: Contents) -> Contents:
         """What goes into the other store itself, of what one holds; the queues beside it are read, or put apart."""
         everything = everything._replace(records=self._checked(everything.records))
+        if not self._one_clock:
+            everything = everything._replace(counts={**everything.counts, CLOCK_SIGHTINGS.name: 0})
         if self._from == self._to:
             return everything
         self._era = everything.era
@@ -97,7 +106,7 @@ class Queues:
                 path=str(own.queue),
             )
         own.prepare()
-        copying.fill(own.queue, queue, QUEUE_SPACES)
+        copying.fill(own.queue, queue, _FILE_SPACES)
         self._placed.append(own.queue)
 
     def _found(self, folder: Path) -> Iterator[tuple[_Whose, Contents]]:
@@ -109,7 +118,8 @@ class Queues:
         for path in sorted(folder.glob("*/*/queue.sqlite")):
             whose = _Whose(check_id(path.parent.parent.name, "namespace"), path.parent.name)
             store = self._open.enter_context(closing(SqliteStore(path, boot_id=boot_id, namespace=whose.namespace)))
-            found = self._open.enter_context(copying.contents(store, QUEUE_SPACES))
+            self._processes.watch_boots(store.boot_in_use)
+            found = self._open.enter_context(copying.contents(store, _FILE_SPACES))
             yield whose, found._replace(records=self._checked(found.records))
 
     def _counts(self, everything: Contents) -> dict[str, int]:
@@ -148,8 +158,11 @@ class Queues:
         return self._apart.setdefault(whose, ([], []))
 
     def _checked(self, records: Iterable[Kept]) -> Iterator[Kept]:
-        """The records, as long as none of them is of a gateway that would go on accepting requests into the store it has."""
+        """The records that go along, as long as none of them is of a gateway that would go on accepting requests into the store
+        it has."""
         for kept in records:
+            if kept.space is CLOCK_SIGHTINGS and not self._one_clock:
+                continue
             if kept.space is ATTACHMENTS:
                 self._refuse_served(kept)
             yield kept
@@ -173,7 +186,7 @@ def _folder(settings: Settings, url: str) -> Path | None:
     """Where the queues of a store are files; None: they live in the database."""
     if url.startswith(("postgresql:", "postgres:")):
         return None
-    return Path(os.path.realpath(gateways_folder(replace(settings, store=url))))
+    return Path(resolve(gateways_folder(replace(settings, store=url))))
 
 
 def _agent_of(kept: Kept) -> str:

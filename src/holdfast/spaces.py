@@ -18,9 +18,10 @@ def all_spaces() -> list[Space[Any]]:
     from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
     from holdfast.primitives.locks.statistics import LOCK_STATISTICS
     from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
+    from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 
     network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
     workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
     locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
     queues: list[Space[Any]] = [ATTACHMENTS, HEADS, KEYS, REQUESTS]
-    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, *queues, HOLDS, *locks]
+    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, *queues, HOLDS, *locks, CLOCK_SIGHTINGS]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.access import access_for
 from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store
+from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Held, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store, Tx
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from holdfast.stores.contents import Contents
     from holdfast.stores.files.store import FilesStore
     from holdfast.stores.sqlite.store import SqliteStore
+
+
+_HELD_BYTES_MAX = 16 << 10
+"""How much of a record that was taken out the journal keeps, as JSON."""
 
 
 class Upkeep:
@@ -154,7 +159,9 @@ class Upkeep:
 
             def body(tx: Tx) -> None:
                 tx.delete(space, key)
-                journal.append(tx, kind="store.record_removed", subject=f"{space_name}/{key}", data={"held": held[:16384]})
+                journal.append(
+                    tx, kind="store.record_removed", subject=f"{space_name}/{key}", data={"held": cut(held, _HELD_BYTES_MAX)}
+                )
 
             store.transact(body, scope=[space])
         return held

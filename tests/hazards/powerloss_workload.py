@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import PRIVATE, Access
 from holdfast.stores.sqlite import database, filesystem, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.hazards.powerloss_changes import STORE, TOKENS, Acknowledgements, Part, change, look
@@ -93,8 +94,8 @@ def kept_descriptor(worker: Worker) -> None:
     first: dict[Path, int] = {}
     opened = wal.Log.__init__
 
-    def keep(self: wal.Log, path: Path) -> None:
-        opened(self, path)
+    def keep(self: wal.Log, path: Path, access: Access = PRIVATE) -> None:
+        opened(self, path, access)
         if path not in first:
             first[path] = os.dup(self._fd)
         os.dup2(first[path], self._fd, inheritable=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import RegistryManager
+from holdfast import RegistryManager, access
 from holdfast.app import Holdfast, connect, connected
 from holdfast.configuration import load_settings
 from holdfast.domains.gateway.spec import CommandSpec
@@ -175,7 +175,8 @@ def test_a_store_that_is_there_stays_as_it_was_made(tmp_path: Path, monkeypatch:
     connect(f"sqlite:{tmp_path}/store.sqlite").close()
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
     # Whoever is not of the group can give nothing to it, and is refused by the system.
-    monkeypatch.setattr(os, "chown", refused)
+    for name in ("chown", "fchown"):
+        monkeypatch.setattr(os, name, refused)
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         hf.locks.acquire("a", by="run-1").release()
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} <= {0o600, 0o700}
@@ -185,3 +186,21 @@ def test_a_group_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOLDFAST_GROUP", "no-such-group-here")
     with pytest.raises(InvalidValue, match="no group"):
         connected(load_settings(store=f"sqlite:{tmp_path}/store.sqlite"))
+
+
+def test_a_folder_that_another_member_makes_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[int] = []
+    fchmod = os.fchmod
+
+    def late(fd: int, mode: int) -> None:
+        (tmp_path / "topic").mkdir()
+        there.append((tmp_path / "topic").stat().st_ino)
+        fchmod(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", late)
+    above = os.open(tmp_path, os.O_RDONLY)
+    access.make_folder_in(above, "topic", access.Access(0o2770, 0o660, os.getgid()))
+    os.close(above)
+    # Another member may have opened it already, and would go on in a folder that has no name any more.
+    assert [(tmp_path / "topic").stat().st_ino] == there
+    assert os.listdir(tmp_path) == ["topic"]

@@ -485,16 +485,36 @@ def test_a_path_that_is_a_folder_or_device(tmp_path: Path) -> None:
         _open(tmp_path / "file" / "store.sqlite")
 
 
-def test_a_network_file_system_is_refused_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "type_of", lambda folder: "nfs4")
-    with pytest.raises(StoreUnavailable, match="PostgreSQL"):
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse.gpfs-of-tomorrow", "virtiofs", "unknown"])
+def test_a_file_system_that_is_not_known_to_be_local_is_refused_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(filesystem, "type_of", lambda folder: kind)
+    with pytest.raises(StoreUnavailable, match="PostgreSQL") as refused:
         _open(tmp_path / "store.sqlite")
+    assert refused.value.fields["filesystem"] == kind and f"HOLDFAST_FILESYSTEMS={kind}" in refused.value.message
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("HOLDFAST_FILESYSTEMS", f"other, {kind}")
+    _open(tmp_path / "store.sqlite").close()
 
 
 def test_the_type_of_a_real_file_system_is_known() -> None:
     assert filesystem.type_of(Path("/proc")) == "proc"
-    assert filesystem.type_of(Path("/")) != ""
+    assert filesystem.is_local(filesystem.type_of(Path("/dev/shm")))
+    assert filesystem.type_of(Path("/")) != filesystem.UNKNOWN
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts a file system")
+@pytest.mark.parametrize("on_top", ["tmpfs", "ramfs"])
+def test_the_mount_that_lies_on_top_is_the_one_that_counts(tmp_path: Path, on_top: str) -> None:
+    for kind in ("tmpfs", on_top):
+        if subprocess.run(["mount", "-t", kind, "none", tmp_path], capture_output=True, check=False).returncode != 0:
+            pytest.skip("nothing can be mounted here")
+    try:
+        assert filesystem.type_of(tmp_path) == on_top
+    finally:
+        for _ in range(2):
+            subprocess.run(["umount", tmp_path], check=True)
 
 
 # --- full disks ---
@@ -780,7 +800,7 @@ def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
     store = _open(path)
     put(store, "before")
     _failed_change(store, "in doubt", monkeypatch)
-    monkeypatch.setattr(doubt.os, "truncate", read_only)
+    monkeypatch.setattr(doubt.os, "ftruncate", read_only)
     other = _open(path)
     assert other.get(THINGS, "before") is not None
     with pytest.raises(StoreUnavailable, match="Read-only"):
@@ -868,3 +888,12 @@ def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(
         with pytest.raises(StoreUnavailable):
             _open(path, boot_id="boot-2")
         assert open_below(path.parent) == []
+
+
+@pytest.mark.parametrize("name", ["loop", "x" * 260])
+def test_a_path_that_leads_nowhere_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
+    if name == "loop":
+        (tmp_path / "loop").symlink_to(tmp_path / "other")
+        (tmp_path / "other").symlink_to(tmp_path / "loop")
+    with pytest.raises(StoreUnavailable):
+        SqliteStore(tmp_path / name, boot_id="boot-1")

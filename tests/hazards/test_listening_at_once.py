@@ -101,11 +101,11 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     ears = fifos.listen(["a"])
     listdir = os.listdir
 
-    def listed_a_moment_ago(folder: str) -> list[str]:
-        found = listdir(folder)
+    def listed_a_moment_ago(folder: int) -> list[str]:
+        found, path = listdir(folder), os.readlink(f"/proc/self/fd/{folder}")
         # It leaves between the notifier's look and its knock, and another has come and gone meanwhile.
         ears.__exit__(None, None, None)
-        os.mkdir(folder)
+        os.mkdir(path)
         return found
 
     with monkeypatch.context() as patched:
@@ -135,15 +135,13 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
     """As on a full disk, where the FIFO can be made and the topic's folder cannot."""
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     fifos.listen(["a"]).__exit__(None, None, None)
-    make_folder, before = fifos_.make_one_folder, open_below(tmp_path)
+    before = open_below(tmp_path)
 
-    def full(path: Path, *more: object) -> None:
-        if path.name.startswith("t-"):
-            raise OSError(28, "No space left on device")
-        make_folder(path, *more)  # type: ignore[arg-type]
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(fifos_, "make_one_folder", full)
+        patched.setattr(fifos_, "make_folder_in", full)
         for _ in range(20):
             with pytest.raises(StoreUnavailable, match="no space is left"):
                 fifos.listen(["b"])
@@ -154,7 +152,7 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
 def test_one_whose_fifo_cannot_be_named_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import holdfast
@@ -276,3 +277,56 @@ def test_waiting_does_not_depend_on_the_wall_clock(
         with pytest.raises(LockTimeout):
             waiter.result()
         assert time.monotonic() - began_s < PATIENCE_S
+
+
+@pytest.fixture
+def database_clock(machines: Crowd, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the database's clock forward by so many seconds, for every process that is begun from now on."""
+    with psycopg.connect(machines.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE public.set_forward (by interval)")
+        connection.execute("INSERT INTO public.set_forward VALUES ('0')")
+    sql = "(extract(epoch FROM clock_timestamp() + (SELECT by FROM public.set_forward)) * 1000000)::bigint"
+    monkeypatch.setattr("holdfast.stores.postgres.latches.NOW", sql)
+
+    def set_forward(seconds: float) -> None:
+        with psycopg.connect(machines.url, autocommit=True) as connection:
+            connection.execute("UPDATE public.set_forward SET by = make_interval(secs => %s)", [seconds])
+
+    return set_forward
+
+
+@pytest.mark.slow
+def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
+    machines: Crowd, database_clock: Callable[[float], None]
+) -> None:
+    """By 40 s, more than the lease: the next in line took the lock of a holder that was alive and connected."""
+    far, near = machines.process(host="far"), machines.process(host="near")
+    held, timed = far.acquire("a", by="far"), far.acquire("b", by="far", ttl_s=3600)
+    assert not near.try_acquire("a", by="near")
+    database_clock(LOCK_LEASE_S + 10)
+    # One that waits, and one that comes only now.
+    with pytest.raises(LockTimeout):
+        near.acquire("a", by="near", timeout_s=LIMIT_S)
+    late = machines.process(host="third")
+    assert not late.try_acquire("a", by="late")
+    far.check(held.key)
+    # A time to live that was asked for is as long as it was before.
+    database_clock(3700)
+    assert not late.try_acquire("b", by="late")
+    assert not machines.process(host="fourth").try_acquire("b", by="fourth")
+    assert machines.holders("a") == machines.holders("b") == ["far"]
+    far.check(timed.key)
+    assert far.release(held.key)
+    assert far.release(timed.key)
+
+
+@pytest.mark.slow
+def test_a_vanished_machine_loses_its_lock_though_the_database_clock_was_set_forward(
+    machines: Crowd, house: Path, database_clock: Callable[[float], None]
+) -> None:
+    far, near = machines.process(host="far", folder=house), machines.process(host="near", folder=house)
+    far.acquire("a", by="far")
+    assert not near.try_acquire("a", by="near")
+    far.kill()
+    database_clock(3600)
+    near.acquire("a", by="near", timeout_s=PATIENCE_S)

@@ -25,6 +25,9 @@ from tests.patience import PATIENCE_S, until
 
 READERS = 8
 
+_KEPT: list[object] = []
+"""Swaps of a child that has not left their block: one that nothing refers to lets go of its lock."""
+
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -175,7 +178,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
 def test_the_next_swapper_goes_on_at_once_when_the_one_before_it_is_killed(hf: Holdfast, url: str) -> None:
     def swap() -> None:
         connection = holdfast.connect(url)
-        connection.workflows.swap("first").__enter__()
+        _KEPT.append(connection.workflows.swap("first").__enter__())
 
     child = Child(swap)
     waits = threading.Event()
@@ -232,7 +235,7 @@ def test_a_child_of_a_swapper_does_not_keep_its_lock(hf: Holdfast, url: str) -> 
 
     def swap() -> None:
         connection = holdfast.connect(url)
-        connection.workflows.swap("llama").__enter__()
+        _KEPT.append(connection.workflows.swap("llama").__enter__())
         # The children live until the last writing end is closed, which is the test's.
         os.close(living)
         if not os.fork():

@@ -13,7 +13,8 @@ import pytest
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.stores.sqlite import database, upkeep, wal
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import handles, upkeep, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -81,7 +82,7 @@ def test_a_childs_acknowledged_write_outlives_its_parents_close(path: Path) -> N
 
 def test_forks_while_threads_read_and_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A thread may get no turn, or a disk take long, while a fork waits for it.
-    monkeypatch.setattr(database, "_FORK_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(handles, "FORK_WAIT_S", PATIENCE_S)
     store = _open(path)
     put(store, "sum")
     stop = threading.Event()
@@ -110,7 +111,7 @@ def test_forks_while_threads_read_and_write(path: Path, monkeypatch: pytest.Monk
 def test_a_fork_while_a_thread_dawdles_in_a_transaction_is_refused_in_the_child(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_FORK_WAIT_S", 0.05)
+    monkeypatch.setattr(handles, "FORK_WAIT_S", 0.05)
     store = _open(path)
     put(store, "a")
     inside, leave = threading.Event(), threading.Event()
@@ -131,6 +132,29 @@ def test_a_fork_while_a_thread_dawdles_in_a_transaction_is_refused_in_the_child(
         slow.result(PATIENCE_S)
     assert put(store, "b") > 0
     store.close()
+
+
+def test_a_child_forked_while_a_thread_is_inside_a_store_in_memory_goes_on_with_what_was_committed() -> None:
+    store = MemoryStore()
+    put(store, "a")
+    inside, leave = threading.Event(), threading.Event()
+
+    def dawdle(tx: Tx) -> None:
+        tx.put(THINGS, "b", Thing())
+        inside.set()
+        leave.wait(PATIENCE_S)
+
+    def goes_on() -> None:
+        assert put(store, "c") > 0
+        assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == ["a", "c"]
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(store.transact, dawdle, scope=[THINGS])
+        assert inside.wait(PATIENCE_S)
+        assert _in_child(goes_on) == 0
+        leave.set()
+        slow.result(PATIENCE_S)
+    assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("no_second_look")

@@ -78,7 +78,7 @@ def early_wake(draw: random.Random) -> None:
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
     real = rules.held_against
-    rules.held_against = lambda *arguments: [] if draw.random() < 0.05 else real(*arguments)
+    rules.held_against = lambda *arguments: iter([]) if draw.random() < 0.05 else real(*arguments)
 
 
 def double(draw: random.Random) -> None:

@@ -4,8 +4,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.primitives.locks import rules, turns, waiting
-from holdfast.primitives.locks.turns import Turns
+from holdfast.kernel.holder import Liveness
+from holdfast.primitives.locks import rules, turns
+from holdfast.primitives.locks.turns import Suspect, Turns
+from holdfast.primitives.locks.waiting import Watch
 
 
 def blind(draw: random.Random) -> None:
@@ -13,7 +15,7 @@ def blind(draw: random.Random) -> None:
     real = rules.held_against
 
     def held_against(*arguments: Any) -> Any:
-        return [] if draw.random() < 0.02 else real(*arguments)
+        return iter(()) if draw.random() < 0.02 else real(*arguments)
 
     rules.held_against = held_against
 
@@ -60,13 +62,13 @@ def careless(draw: random.Random) -> None:
 
 def hasty(draw: random.Random) -> None:
     """Now and then one that lives is taken for dead."""
-    real = waiting.reclaimable
+    real = Watch.suspects
 
-    def reclaimable(*arguments: Any) -> bool:
-        return draw.random() < 0.02 or real(*arguments)
+    def suspects(self: Watch) -> list[Suspect]:
+        self._known |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
+        return real(self)
 
-    waiting.reclaimable = reclaimable
-    turns.leases.reclaimable = lambda *_: True
+    Watch.suspects = suspects
 
 
 def stale(draw: random.Random) -> None:

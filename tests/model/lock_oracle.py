@@ -16,7 +16,6 @@ Instants are whole microseconds.
 import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 EXCLUSIVE, SHARED = "exclusive", "shared"
 
@@ -114,7 +113,7 @@ class LockOracle:
         self._backfill_max = backfill_max
         self._age_us = age_us
         self._lease_us = lease_us
-        self._numbers = count(1)
+        self._number = 0
         self._step = Step()
         self._choices = Choices()
 
@@ -122,7 +121,6 @@ class LockOracle:
         """Another in the same state, that decides what is left open in this way."""
         twin = copy.copy(self)
         twin._choices = choices
-        twin._numbers = copy.copy(self._numbers)
         twin.holds = [replace(hold) for hold in self.holds]
         twin.waiting = [replace(request) for request in self.waiting]
         twin.told = dict(self.told)
@@ -139,7 +137,8 @@ class LockOracle:
         known = [other.arrived_us for other in self.waiting if set(other.names) & set(request.names)]
         request.arrived_us = max([now_us, *known])
         request.rank = request.arrived_us - request.priority * self._age_us
-        request.number = next(self._numbers)
+        self._number += 1
+        request.number = self._number
         request.ends_us = now_us + self._lease_us
         if self.may_go(request) is None:
             if not waits:

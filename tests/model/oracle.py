@@ -178,9 +178,10 @@ class OracleTx:
         self._journal.append(OracleEntry(revision, self.now, subject, data or {}))
         return revision
 
-    def trim(self, *, keep: int, before: datetime) -> int:
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         entries = self._journal
-        kept = [entry for age, entry in enumerate(reversed(entries)) if age == 0 or (age < keep and entry.at >= before)]
+        newest = enumerate(reversed(entries))
+        kept = [one for age, one in newest if age == 0 or (age < keep and (age < least or one.at >= before))]
         dropped = len(entries) - len(kept)
         entries[:] = reversed(kept)
         return dropped

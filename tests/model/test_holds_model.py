@@ -91,7 +91,7 @@ class HoldsMachine(RuleBasedStateMachine):
         seat = self.machines[host].begin(pid)
         holds = Holds(self.store, self.journal, seat)  # type: ignore[arg-type]
         # What this process is to keep is noted, and nothing is done about it but by the rule below.
-        holds._renewing._keeper.close(lambda _: None)
+        holds._renewing._keeper.close()
         return Seated(host, seat.current(), holds)
 
     @initialize()

@@ -34,6 +34,7 @@ from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Mode
 from holdfast.primitives.locks.room import SCOPE
 from holdfast.primitives.locks.turns import Suspect, Terms, Turns, lost_topic
 from holdfast.primitives.locks.waiting import Ahead, ahead_of, of_hold, of_request
+from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -581,7 +582,7 @@ class LockMachine(RuleBasedStateMachine):
     def transact(self, body: Callable[[Turns], T]) -> tuple[T, list[str]]:
         def run(tx: Tx) -> tuple[T, list[str]]:
             recorded = _Recorded(tx, self.clock.now())
-            turns = Turns(recorded, self.journal, self.terms)
+            turns = Turns(recorded, self.journal, self.terms, steady_clock(self.store))
             result = body(turns)
             turns.end()
             return result, recorded.notified

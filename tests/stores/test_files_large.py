@@ -47,6 +47,8 @@ def test_a_batch_costs_the_same_a_record_whatever_its_size(tmp_path: Path) -> No
         register(store, 0, 1)
     few = counted(lambda: register(with_100, 1, 100)) / 100
     many = counted(lambda: register(with_800, 1, 800)) / 800
+    for store in (with_100, with_800):
+        store.close()
     assert many < 1.2 * few
     assert len(shown(tmp_path / "b" / "lab" / "hosts.json")) == 801
 
@@ -69,6 +71,7 @@ def test_a_change_of_one_record_costs_the_same_in_a_large_file(tmp_path: Path, m
         written.clear()
         calls = counted(lambda store=store, size=size: register(store, size, 1))  # type: ignore[misc]
         costs.append((calls, sum(written)))
+        store.close()
     (few, few_bytes), (many, many_bytes) = costs
     assert many < 1.1 * few
     # What is written twice, in the redo record too, is the new record alone.

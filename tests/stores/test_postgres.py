@@ -19,13 +19,13 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout, RecordInvalid, Sch
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import connections, latches, open_postgres
+from holdfast.stores.postgres import connections, latches, open_postgres, upkeep
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, append, heard, increment, put, take_all
-from tests.patience import NEVER_S
+from tests.patience import NEVER_S, until
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
 from tests.stores.postgres_proxy import Proxy
@@ -396,6 +396,58 @@ def test_a_missing_database_is_said_so(postgres_server: Server) -> None:
         open_postgres(postgres_server.url.replace("/postgres", "/no-such-database"))
 
 
+@pytest.fixture
+def limited_url(postgres_server: Server, postgres_url: str) -> Iterator[str]:
+    """A role that may have so many connections as a store opens with, and no more."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE limited LOGIN SUPERUSER")
+        yield postgres_url.replace("holdfast@", "limited@")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'limited'")
+        connection.execute("DROP OWNED BY limited CASCADE; DROP ROLE limited")
+
+
+def _limit(url: str, connections: int) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE limited NOSUPERUSER CONNECTION LIMIT {connections}".encode())
+
+
+def _told_of_the_limit(error: StoreUnavailable) -> bool:
+    assert "CONNECTION LIMIT" in error.message
+    assert "does not answer" not in error.message
+    return error.fields["sqlstate"] == "53300" and error.fields["outcome"] == "none"
+
+
+def test_a_role_that_may_not_connect_any_more_is_told_so(limited_url: str, postgres_url: str) -> None:
+    """It was told that the server does not answer, and to check that it runs."""
+    _limit(postgres_url, 0)
+    with pytest.raises(StoreUnavailable) as caught:
+        open_postgres(limited_url)
+    assert _told_of_the_limit(caught.value)
+
+
+def test_a_store_whose_role_may_not_connect_any_more_is_told_so(limited_url: str, postgres_url: str) -> None:
+    with closing(open_postgres(limited_url)) as store:
+        _limit(postgres_url, 0)
+        with pytest.raises(StoreUnavailable) as caught:
+            store.get(THINGS, "k", timeout_s=1)
+        assert _told_of_the_limit(caught.value)
+
+
+def test_roles_that_may_connect_and_not_use_the_store_are_known(store: PostgresStore, postgres_url: str) -> None:
+    """Advisory locks are of a database, and whoever may connect to it can take any: so it can stop all writers."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute("CREATE ROLE stranger LOGIN")
+        try:
+            assert "stranger" in upkeep.strangers(store)
+            connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC".encode())
+            assert upkeep.strangers(store) == []
+            with pytest.raises(psycopg.OperationalError, match="CONNECT"):
+                psycopg.connect(postgres_url.replace("holdfast@", "stranger@"))
+        finally:
+            connection.execute("DROP ROLE stranger")
+
+
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("holdfast.stores.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -643,6 +695,53 @@ def test_a_transaction_of_many_new_records_keeps_one_revision(store: PostgresSto
     found = store.read(lambda tx: tx.range(OTHERS), scope=[OTHERS])
     assert [row.record.rank for row in found] == list(range(300))
     assert {row.revision for row in found} == {revision}
+
+
+# --- exceptions ---
+
+
+def test_connections_that_exceptions_meet_on_their_way_back_are_replaced(
+    store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "sum")
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    def fail(tx: Tx) -> None:
+        tx.get(THINGS, "sum")
+        raise LookupError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "_settle", interrupted)
+        for _ in range(connections.CONNECTIONS_MAX):
+            with pytest.raises(KeyboardInterrupt):
+                store.transact(fail, scope=[THINGS])
+    with psycopg.connect(postgres_url, autocommit=True) as outside:
+        open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in %'"
+        until(lambda: outside.execute(open_ones).fetchone() == (0,))
+    # By the same store, whose pool has made others, and by one beside it.
+    increment(store)
+    with closing(open_postgres(postgres_url)) as beside:
+        increment(beside)
+
+
+def test_a_listener_hears_again_after_memory_ran_out(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran_out = threading.Event()
+
+    def out_of_memory(_: object) -> None:
+        ran_out.set()
+        raise MemoryError
+
+    with store.listen(["topic"]) as ears:
+        with monkeypatch.context() as patched:
+            patched.setattr(store._listening, "_dispatch", out_of_memory)
+            store.transact(lambda tx: tx.notify("topic"), scope=[])
+            assert ran_out.wait(PATIENCE_S)
+        # The notice was lost with its connection: everyone is woken once another listens.
+        assert heard(ears)
+        store.transact(lambda tx: tx.notify("topic"), scope=[])
+        assert heard(ears)
 
 
 # --- other matters ---

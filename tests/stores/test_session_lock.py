@@ -182,3 +182,19 @@ def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(postgre
     assert "SIGTERM" in said and "Traceback" not in said
     with holdfast.connect(postgres_url) as hf:
         assert hf.workflows.swap_status().current is None
+
+
+def test_a_lock_whose_watcher_never_began_is_let_go(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    lock = store.session_lock("swap")
+    contender = lock.contender()
+    assert contender.try_take()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            contender.watch(lambda: None)
+    contender.close()
+    assert not lock.is_held()
+    os.close(contender._stop_fd)

@@ -29,11 +29,13 @@ from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.extras import installing
 from holdfast.kernel.holder import Holder
+from holdfast.stores.sqlite.log_bound import log_size
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.disk import mounted
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
+from tests.stopped import StoppedInside
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
@@ -99,8 +101,8 @@ def test_all_is_well_with_a_store_in_use(clinic: Clinic, tmp_path: Path) -> None
     assert {line.split()[0] for line in lines[:-1]} == {"ok"}
     checks = [line.split()[1] for line in lines[:-1]]
     assert checks == [
-        *("settings", "machine", "extras", "disk", "permissions", "store", "schema", "clock", "leftovers", "journal"),
-        *("tmux", "broker", "gateways", "server"),
+        *("settings", "machine", "extras", "disk", "permissions", "log", "gate", "store", "schema", "records", "queues"),
+        *("clock", "leftovers", "journal", "tmux", "broker", "gateways", "server"),
     ]
 
 
@@ -377,6 +379,9 @@ def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
     try:
         assert writer.stdout is not None and writer.stdout.readline() == b"in\n"
         begun_s = time.monotonic()
+        [gate] = clinic.look("gate")
+        assert gate.verdict is Verdict.FAIL and gate.code == "lock_timeout"
+        assert str(writer.pid) in gate.says and f"kill -CONT {writer.pid}" in gate.mend
         found = clinic.look("store")[0]
         assert time.monotonic() - begun_s < PATIENCE_S
         assert found.code == "lock_timeout" and str(writer.pid) in found.says + found.mend
@@ -384,6 +389,43 @@ def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
     finally:
         writer.kill()
         writer.communicate()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_writer_that_is_stopped_is_named_with_its_gate(clinic: Clinic, tmp_path: Path, kind: str) -> None:
+    if kind == "files":
+        clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
+    clinic.used()
+    with StoppedInside(clinic.url, "jobs") as writer:
+        found = clinic.look("gate")
+        assert found and all(one.verdict is Verdict.FAIL and one.code == "lock_timeout" for one in found)
+        assert all(str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.mend for one in found)
+        writer.go_on()
+    assert [one.verdict for one in clinic.look("gate")] == [Verdict.OK]
+
+
+def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic.used()
+    monkeypatch.setattr(stored, "LOG_BYTES_KEPT", 100_000)
+    with clinic.connect() as hf, StoppedInside(clinic.url, "jobs", call="read") as reader:
+        while log_size(clinic.path) <= 100_000:
+            hf.jobs.register_job("x" * 10_000, agent="a", agent_session="tmux:a")
+        [found] = clinic.look("log")
+        assert found.verdict is Verdict.WARN and f"process {reader.pid} is stopped inside a read" in found.says
+        assert f"kill -CONT {reader.pid}" in found.mend
+
+
+@pytest.mark.slow
+def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> None:
+    clinic.url = postgres_url
+    with clinic.connect() as hf:
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
+    with StoppedInside(postgres_url, "jobs"):
+        until(lambda: [one for one in clinic.look("gate") if one.verdict is Verdict.WARN])
+        [found] = clinic.look("gate")
+        session = found.says.split()[1]
+        assert f"pg_terminate_backend({session})" in found.mend
+    until(lambda: [one.verdict for one in clinic.look("gate")] == [Verdict.OK])
 
 
 def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
@@ -477,6 +519,19 @@ def test_what_the_settings_share_with_a_group_is_as_it_should_be(clinic: Clinic,
     assert clinic.look() == []
     clinic.path.chmod(0o666)
     assert "others may write" in clinic.only("permissions").says
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_umask_that_lets_the_group_write_is_nothing_to_mend(clinic: Clinic, kind: str) -> None:
+    """As distributions have it that give each user a group of their own."""
+    clinic.folder.mkdir(mode=0o755)
+    clinic.url = f"{kind}:{clinic.folder}/store"
+    before = os.umask(0o002)
+    try:
+        clinic.used()
+        assert clinic.look() == []
+    finally:
+        os.umask(before)
 
 
 def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> None:

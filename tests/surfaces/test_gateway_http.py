@@ -174,6 +174,7 @@ def test_an_interrupt_is_recorded_and_reaches_a_busy_agent(tmp_path: Path) -> No
         b'{"schema_version":1,"kind":"submit_prompt","payload":{"prompt":"a\\u0000b"}}',
         b'{"schema_version":1,"kind":"submit_prompt","payload":{"prompt":"a\\rb"}}',
         b'{"schema_version":1,"kind":"submit_prompt","payload":{"prompt":"\\ud800"}}',
+        b'{"schema_version":1,"kind":"submit_prompt","payload":{"prompt":"sort it\\udb40\\udc72\\udb40\\udc6d"}}',
         b'{"schema_version":1,"kind":"submit_prompt","payload":{"prompt":"x"},"expected_epoch":"1"}',
         b"[" * 100_000,
     ],

@@ -10,7 +10,9 @@ from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.hosting import GatewayParts, open_gateway
 from holdfast.kernel.errors import Collision, Held
 from holdfast.kernel.settings import Settings
+from holdfast.kernel.store import Store
 from holdfast.primitives.queue.record import Draft, Request
+from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, ClockSighting, steady_clock
 from holdfast.upkeep import Upkeep
 from tests.stores.postgres_server import Server
 
@@ -116,3 +118,48 @@ def test_between_embedded_stores_queues_go_along_unless_they_are_where_they_belo
         Upkeep(settings).copy(target)
         with closing(open_gateway("gpu", spec, Settings(store=target), on_lost=lambda: None)) as parts:
             assert waiting(parts) == known, target
+
+
+JUMPED = 4000.0
+
+
+def set_forward(store: Store) -> None:
+    """Leave word that the store's clock was set forward just now."""
+    clock, passed_s = store.passing()
+    seen = ClockSighting(at=store.now(), passed_s=passed_s, jump_s=JUMPED, jumped_s=passed_s)
+    store.transact(lambda tx: tx.put(CLOCK_SIGHTINGS, clock, seen), scope=[CLOCK_SIGHTINGS])
+
+
+def jump(store: Store) -> float | None:
+    found = steady_clock(store).peek()
+    return None if found is None else found.seconds
+
+
+def test_what_was_seen_of_a_clock_goes_along_only_to_a_store_with_the_same_clock(
+    tmp_path: Path, postgres_server: Server
+) -> None:
+    """An embedded store and the queues beside it go by the machine's clock; a database has another."""
+    first = Place(f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "g")
+    begin(first.url)
+    with holdfast.connect(first.url) as hf, closing(first.gateway()) as parts:
+        accept(parts, "x")
+        set_forward(hf.store)
+        set_forward(parts.gateway.queue.store)
+    copied = Place(f"sqlite:{tmp_path / 'b.sqlite'}", tmp_path / "g")
+    database, other = (Place(postgres_server.database(), tmp_path / "g") for _ in range(2))
+    last = Place(f"sqlite:{tmp_path / 'c.sqlite'}", tmp_path / "h")
+    for source, target, expected in (
+        (first, copied, JUMPED),
+        (first, database, None),
+        (database, other, None),
+        (other, last, None),
+    ):
+        counts = source.copy(target)
+        assert counts["requests"] == (0 if target is copied else 1)
+        with holdfast.connect(target.url) as hf:
+            assert (hf.store.read(lambda tx: tx.count(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS]) > 0) == (expected is not None)
+            assert (counts["clock_sightings"] > 0) == (expected is not None)
+            assert jump(hf.store) == expected
+            set_forward(hf.store)
+    with closing(last.gateway()) as parts:
+        assert jump(parts.gateway.queue.store) is None

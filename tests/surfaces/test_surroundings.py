@@ -112,6 +112,32 @@ def test_control_characters_are_written_out(holdfast: CommandLine) -> None:
     assert [line.split()[1] for line in got.splitlines() if line.startswith("status")] == ["cancelled"]
 
 
+def test_characters_that_nobody_sees_are_written_out_and_json_has_them_as_they_are(holdfast: CommandLine) -> None:
+    """Zero-width and tag characters reached the terminal, and were not seen there."""
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
+    evil = f"sort\u200b it\u00ad{hidden} \u2066x\ufeff ⚠\ufe0f done"
+    holdfast("jobs", "register", "--prompt", evil, "--agent-session", "tmux:a", "--id", "the-job")
+    holdfast("jobs", "status", "--job", "the-job", "--set", "cancelled", "--error", evil)
+    written = "sort\\u200b it\\xad\\U000e0072\\U000e006d"
+    for words in (["jobs", "list"], ["jobs", "get", "--job", "the-job"], ["log"]):
+        for seen in (holdfast(*words).out, holdfast.on_a_terminal(*words, columns=400)):
+            assert "the-job" in seen
+            assert not set(seen) & {"\u200b", "\u00ad", "\u2066", "\ufeff", *hidden}
+    got = holdfast("jobs", "get", "--job", "the-job").out
+    assert written in got and "⚠\ufe0f done" in got
+    assert json.loads(holdfast("jobs", "get", "--job", "the-job", "--json").out)["prompt"] == evil
+
+
+def test_no_new_name_looks_like_another(holdfast: CommandLine) -> None:
+    for words in (
+        ["locks", "acquire", "router\u200b-1", "--by", "x", "--ttl", "9"],
+        ["holds", "take", "gpu", "--by", "x\ufe0f", "--ttl", "9"],
+    ):
+        ran = holdfast(*words)
+        assert ran.status == 2 and "Leave it out" in ran.err and ran.err.count("\n") == 1, ran
+    assert holdfast("locks", "status", "router\u200b-1").status == 0
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_a_list_on_a_terminal_is_a_line_a_job(holdfast: CommandLine, columns: int) -> None:
     holdfast(*REGISTER[:2], "--prompt", "a long story " * 20, "--agent-session", "tmux:" + "long" * 20, "--id", "k3Xv9QaZ")
@@ -179,7 +205,7 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(configuration.os, "stat", forbidden)
+    monkeypatch.setattr(configuration.os, "lstat", forbidden)
     with pytest.raises(InvalidValue, match="cannot look for"):
         configuration.load_settings()
 

@@ -42,10 +42,10 @@ def test_its_steps_are_in_the_order_that_a_power_loss_asks_for(tmp_path: Path) -
     real = {name: getattr(os, name) for name in ("fsync", "rename")}
 
     def noted(name: str) -> mock.Mock:
-        def call(*given: object) -> object:
+        def call(*given: object, **more: object) -> object:
             is_folder = name == "fsync" and os.path.isdir(f"/proc/self/fd/{given[0]}")
             steps.append(f"{name} folder" if is_folder else name)
-            return real[name](*given)
+            return real[name](*given, **more)
 
         return mock.Mock(side_effect=call)
 

@@ -1,6 +1,7 @@
 """flock on a file: one holder, gone with its process, kept by no child."""
 
 import os
+import shutil
 import signal
 import threading
 from contextlib import closing
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from holdfast.access import shared_by
 from holdfast.adapters import flock
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
@@ -89,7 +91,7 @@ def test_a_lock_file_that_was_replaced_is_not_the_lock(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("x")
     (tmp_path / "l").symlink_to(tmp_path / "target")
-    with pytest.raises(StoreUnavailable, match="cannot be used"):
+    with pytest.raises(StoreUnavailable, match="is not used"):
         FlockLock(tmp_path / "l").contender()
     with pytest.raises(StoreUnavailable):
         FlockLock(tmp_path / "no" / "l").contender()
@@ -150,3 +152,30 @@ def test_a_guard_that_cannot_be_taken_leaves_no_descriptor(tmp_path: Path, monke
     with pytest.raises(StoreUnavailable, match="Input/output error"):
         guard.__enter__()
     assert not flock._open_ones
+
+
+def test_a_file_that_cannot_be_opened_anew_is_closed_once(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    contender = FlockLock(folder / "l").contender()
+    shutil.rmtree(folder)
+    with pytest.raises(StoreUnavailable):
+        contender.try_take()
+    # Its number is another file's by now.
+    mine = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "ab"]
+    contender.close()
+    assert [os.write(fd, b"x") for fd in mine] == [1, 1]
+    for fd in mine:
+        os.close(fd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files to others")
+def test_a_member_of_the_group_asks_for_the_lock_that_another_member_made(tmp_path: Path) -> None:
+    os.chown(tmp_path, -1, 100)
+    tmp_path.chmod(0o2775)
+    lock = FlockLock(tmp_path / "l", shared_by(100))
+    lock.contender().close()
+    os.chown(tmp_path / "l", 65534, 100)
+    assert not lock.is_held()
+    with closing(lock.contender()) as mine:
+        assert mine.try_take() and lock.is_held()

@@ -21,12 +21,16 @@ class Table(NamedTuple):
 
     place: Place = HERE
     pids: Mapping[int, Sighting] = MappingProxyType({42: RUNNING})
+    boots: frozenset[str] = frozenset()
 
     def here(self) -> Place:
         return self.place
 
     def sight(self, pid: int) -> Sighting | None:
         return self.pids.get(pid)
+
+    def boot_lives(self, boot_id: str) -> bool:
+        return boot_id in self.boots
 
     def current(self, label: str = "") -> Holder:
         raise NotImplementedError
@@ -53,6 +57,7 @@ ELSEWHERE = Table(pids={43: RUNNING})
 OTHER_HOST = Blind(HERE._replace(host_id="host-2"))
 OTHER_HOST_AND_BOOT = Blind(Place("host-2", "boot-2", HERE.pid_ns))
 OTHER_BOOT = Blind(HERE._replace(boot_id="boot-2"))
+OTHER_BOOT_AT_WORK = Blind(HERE._replace(boot_id="boot-2"), boots=frozenset({HOLDER.boot_id}))
 OTHER_BOOT_AND_NAMESPACE = Blind(Place("host-1", "boot-2", 1))
 OTHER_NAMESPACE = Blind(HERE._replace(pid_ns=1))
 
@@ -67,6 +72,7 @@ OTHER_NAMESPACE = Blind(HERE._replace(pid_ns=1))
         pytest.param(EARLIER, DEAD, DEAD, id="pid of an earlier start"),
         pytest.param(ZOMBIE, DEAD, DEAD, id="zombie"),
         pytest.param(OTHER_BOOT, DEAD, UNKNOWN, id="other boot"),
+        pytest.param(OTHER_BOOT_AT_WORK, UNKNOWN, UNKNOWN, id="another boot id that is at work"),
         pytest.param(OTHER_BOOT_AND_NAMESPACE, DEAD, UNKNOWN, id="other boot and namespace"),
         pytest.param(OTHER_NAMESPACE, UNKNOWN, UNKNOWN, id="other namespace"),
         pytest.param(OTHER_HOST, UNKNOWN, UNKNOWN, id="other host"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
+from holdfast.kernel.clock import Passing
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
@@ -23,6 +24,8 @@ from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.holds import HOLDS, Hold, Holds, dropped, living, taken
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.renewing import Mine
+from holdfast.primitives.steady_clock import steady_clock
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S
@@ -35,6 +38,10 @@ INSTANT_S = 0.000_001
 
 BRISK_S = 0.03
 """A lease so short that the background renews it all the time."""
+
+
+STORE = MemoryStore()
+"""A store of which nothing is asked but what is known of its clock, which is nothing."""
 
 
 class Clocked:
@@ -54,6 +61,9 @@ class Clocked:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+    def passing(self) -> Passing:
+        return self._clock.passing()
 
     def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
         self._keeper_comes()
@@ -769,10 +779,10 @@ def test_living_are_those_that_nobody_may_reclaim(states: list[tuple[Liveness | 
             expected.append(hold)
     clock = ManualClock()
     clock.advance(30)
-    assert living(tuple(found), verdicts, clock.now()) == tuple(expected)
+    assert living(tuple(found), verdicts, clock.now(), steady_clock(STORE)) == tuple(expected)
 
 
 def test_a_process_of_which_nothing_is_known_counts_as_alive() -> None:
     clock = ManualClock()
     clock.advance(3600)
-    assert living((_hold("a"),), {}, clock.now()) == (_hold("a"),)
+    assert living((_hold("a"),), {}, clock.now(), steady_clock(STORE)) == (_hold("a"),)

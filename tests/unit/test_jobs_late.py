@@ -10,8 +10,15 @@ from msgspec.structs import replace
 from holdfast.app import connect
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import JOBS, beat_every_s
+from holdfast.kernel.codec import json_bytes
 from holdfast.kernel.errors import Fenced, HoldfastError, ImpossibleTransition, InvalidValue, NotFound
-from holdfast.kernel.limits import JOB_LATE_BYTES_MAX, JOB_LEASE_S, JOB_PAST_ATTEMPTS_MAX
+from holdfast.kernel.limits import (
+    JOB_LATE_BYTES_MAX,
+    JOB_LEASE_S,
+    JOB_PAST_ATTEMPTS_MAX,
+    JOB_PAST_ERROR_BYTES_MAX,
+    RECORD_BYTES_MAX,
+)
 from tests.unit.test_job_events import World as Events
 from tests.unit.test_jobs_reaping import LABEL, World, lock_database, world
 from tests.unit.test_locks import Machine
@@ -163,9 +170,12 @@ def test_a_late_result_is_bounded_and_leaves_room_for_the_verdict_that_counts(wo
 
 
 def test_a_late_result_that_has_no_room_is_refused_as_any_late_verdict_is(world: World) -> None:
-    before, token = late_job(world, prompt="x" * 770_000, expected_artifacts=["a" * 4000] * 60)
+    before, token = late_job(world)
+    # As an earlier version registered it.
+    before = replace(before, prompt="x" * (RECORD_BYTES_MAX - json_bytes(before) - 10_000))
+    world.store.transact(lambda tx: tx.put(JOBS, before.job_id, before), scope=[JOBS])
     with pytest.raises(Fenced) as caught:
-        world.jobs.update_status(before.job_id, "completed", token=token, result="y" * 60_000)
+        world.jobs.update_status(before.job_id, "completed", token=token, result="y" * 60_000, error="y" * 60_000)
     assert "late_result" not in caught.value.message
     assert world.jobs.get_job(before.job_id) == before
 
@@ -277,7 +287,7 @@ def test_only_so_many_past_attempts_are_remembered(world: World) -> None:
         world.jobs.retry(job.job_id)
     past = world.jobs.get_job(job.job_id).past_attempts
     assert [one.attempt for one in past] == list(range(6, JOB_PAST_ATTEMPTS_MAX + 6))
-    assert max(len(one.error or "") for one in past) == 500
+    assert max(json_bytes(one.error) for one in past) == JOB_PAST_ERROR_BYTES_MAX
 
 
 # --- limits and leases ---

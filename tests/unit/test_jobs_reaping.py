@@ -208,8 +208,8 @@ def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(world: Wor
     world.pick(world.worker(7))
     pick = world.jobs._pick
 
-    def dying(label: str, holder: Holder | None) -> Job | None:
-        picked = pick(label, holder)
+    def dying(label: str, holder: Holder | None, timeout_s: float) -> Job | None:
+        picked = pick(label, holder, timeout_s)
         if picked is None:
             world.machine.end(7)
         return picked

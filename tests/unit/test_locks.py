@@ -21,10 +21,10 @@ from holdfast.kernel.holder import Holder, Place, Sighting
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store
+from holdfast.primitives import deadline as deadline_
 from holdfast.primitives import ending
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode, obstruction
-from holdfast.primitives.locks import waiting as waiting_
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.stores import waking
@@ -99,6 +99,9 @@ class Seat:
 
     def sight(self, pid: int) -> Sighting | None:
         return self.machine.sight(pid)
+
+    def boot_lives(self, boot_id: str) -> bool:
+        return False
 
     def current(self, label: str = "") -> Holder:
         return self.of(self.pid, label)
@@ -205,7 +208,7 @@ class Watches:
 @pytest.fixture
 def watches(monkeypatch: pytest.MonkeyPatch) -> Watches:
     made = Watches()
-    monkeypatch.setattr(waiting_, "time", made)
+    monkeypatch.setattr(deadline_, "time", made)
     return made
 
 

@@ -14,11 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout, NotFound, StoreUnavailable
-from holdfast.kernel.limits import LOCK_LEASE_S, LOCK_REAPED_MAX, WAIT_RECHECK_S
+from holdfast.kernel.limits import CLOCK_WRITE_EVERY_S, LOCK_LEASE_S, LOCK_REAPED_MAX, WAIT_RECHECK_S
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
+from holdfast.primitives import deadline
 from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.keeper import Keeper
 from holdfast.primitives.locks import Grant, Locks, rules, waiting
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.oversight import _renew
@@ -308,6 +310,37 @@ def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
     endings.watch(held[0])
     assert told.wait(PATIENCE_S)
     endings.close()
+
+
+def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
+    one, told, looks = types.SimpleNamespace(ends_s=time.monotonic()), threading.Event(), count()
+
+    def look() -> list[Any]:
+        if next(looks) == 0:
+            raise MemoryError
+        return [one]
+
+    endings = Endings(look, lambda over: told.set())
+    endings.watch(one)  # type: ignore[arg-type]
+    assert told.wait(PATIENCE_S)
+    endings.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_what_was_left_is_withdrawn_though_memory_ran_out_meanwhile(error: type[Exception]) -> None:
+    left = [error, None]
+
+    def tick() -> None:
+        if left and (problem := left.pop(0)) is not None:
+            raise problem
+
+    with closing(MemoryStore()) as store:
+        keeper: Keeper[Grant] = Keeper(
+            store, topic=lambda: "kept", renew=lambda due: [], renew_every_s=60.0, tick=tick, behind=lambda: bool(left)
+        )
+        keeper.wake()
+        until(lambda: not left)
+        keeper.close()
 
 
 def test_a_renewed_grant_can_be_released_and_waited_for(timed: World) -> None:
@@ -805,7 +838,7 @@ class _Ears:
 def asleep(timed: World, monkeypatch: pytest.MonkeyPatch) -> Asleep:
     made = Asleep(timed.store, timed.clock)
     # A time limit is of the process's own clock; here that is the sum of its sleeps.
-    monkeypatch.setattr(waiting, "time", types.SimpleNamespace(monotonic=lambda: made.slept_s))
+    monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: made.slept_s))
     return made
 
 
@@ -824,8 +857,8 @@ def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asle
     with pytest.raises(LockTimeout):
         sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S)
     assert asleep.sleeps <= LOOKS_MAX
-    # To ask, to give up, and a sign of life in between.
-    assert asleep.transactions <= 5 + 3 * WAIT_S / LOCK_LEASE_S
+    # To ask, to give up, and a sign of life in between; and how the store's clock runs, which is written now and then.
+    assert asleep.transactions <= 5 + 3 * WAIT_S / LOCK_LEASE_S + 1 + WAIT_S / CLOCK_WRITE_EVERY_S
 
 
 def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:

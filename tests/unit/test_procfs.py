@@ -179,6 +179,31 @@ def test_a_process_that_is_hidden_is_unknown_not_dead(sleeper: "subprocess.Popen
     assert probe(holder, hiding, embedded=True) is Liveness.DEAD
 
 
+def _proc_with_offset(root: Path, offset: str) -> Procfs:
+    for place in ("self/ns", "sys/kernel/random"):
+        (root / place).mkdir(parents=True)
+    (root / "sys/kernel/random/boot_id").write_text(Procfs().boot_id())
+    (root / "self/ns/pid").symlink_to("/proc/self/ns/pid")
+    for name in ("time", "time_for_children"):
+        (root / "self/ns" / name).symlink_to("/proc/self/ns/net")
+    (root / "self/timens_offsets").write_text(f"monotonic           0         0\nboottime  {offset}\n")
+    (root / str(os.getpid())).symlink_to("/proc/self")
+    return Procfs(root=root)
+
+
+def test_a_start_is_told_without_the_offset_of_a_time_namespace(tmp_path: Path) -> None:
+    me, shifted = Procfs().current(), _proc_with_offset(tmp_path, "-100 250000000")
+    assert shifted.current() == replace(me, start_ticks=me.start_ticks + 9975)
+
+
+def test_an_offset_of_parts_of_a_tick_can_be_compared_in_its_own_namespace_alone(tmp_path: Path) -> None:
+    """The kernel rounds after adding it: by one tick, a live process would be another one, and dead."""
+    shifted = _proc_with_offset(tmp_path, "100 1")
+    assert probe(Procfs().current(), shifted, embedded=True) is Liveness.UNKNOWN
+    assert probe(shifted.current(), Procfs(), embedded=True) is Liveness.UNKNOWN
+    assert probe(shifted.current(), shifted, embedded=True) is Liveness.ALIVE
+
+
 def test_the_processes_above_are_known_parent_first() -> None:
     script = (
         "import os\nfrom holdfast.adapters.procfs import Procfs\n"

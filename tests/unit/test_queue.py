@@ -15,6 +15,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request, RequestState
 from holdfast.primitives.queue.line import express_topic_of, topic_of
 from holdfast.primitives.queue.record import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
+from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -200,6 +201,7 @@ def test_what_ran_is_abandoned_by_how_far_it_got(made: Made) -> None:
 
 
 def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) -> None:
+    steady_clock(made.queue.store).look()
     for n in range(6):
         made.accept(str(n), key=f"k{n}")
         request, token = made.claim()
@@ -214,6 +216,7 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
 
 
 def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:
+    steady_clock(made.queue.store).look()
     ids = []
     for n in range(5):
         ids.append(made.accept(str(n), key=f"k{n}").request_id)

@@ -406,6 +406,21 @@ def test_running_registers_renews_tells_and_releases(world: World) -> None:
     assert world.signal_files() == []
 
 
+def test_running_goes_on_when_memory_ran_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ran_out = threading.Event(), threading.Event()
+    with world.process(2).running("train", "llama", preemptible=True, on_preempt=asked.set) as work:
+        with monkeypatch.context() as patched:
+
+            def out_of_memory() -> None:
+                ran_out.set()
+                raise MemoryError
+
+            patched.setattr(work, "_look", out_of_memory)
+            world.workflows.request_preempt("train")
+            assert ran_out.wait(PATIENCE_S)
+        assert asked.wait(PATIENCE_S)
+
+
 def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -> None:
     """Each time that the store was back, the time until the next renewal began anew: live work was swept."""
     with world.process(2).running("train", "llama", ttl_s=30) as work:

@@ -4,6 +4,7 @@ from tools.mutants.mutant import Mutant
 
 _LEASE = "kernel/lease.py"
 _HOLDER = "kernel/holder.py"
+_ENDED = "embedded and not processes.boot_lives(holder.boot_id)"
 _TOKEN = "kernel/token.py"
 _CLOCK = "kernel/clock.py"
 _NAMES = "kernel/names.py"
@@ -41,8 +42,9 @@ MUTANTS = [
     Mutant("a renewal waits until it is worth a write", _LEASE, "_DUE_SHARE = 0.8", "_DUE_SHARE = 2.0"),
     # Holders.
     Mutant("another machine's process is unknown", _HOLDER, "if holder.host_id != here.host_id:", "if False:"),
-    Mutant("another boot proves death on an embedded store", _HOLDER, "DEAD if embedded else Liveness.UNKNOWN", "UNKNOWN"),
-    Mutant("another boot proves nothing on a database", _HOLDER, "DEAD if embedded else Liveness.UNKNOWN", "DEAD"),
+    Mutant("another boot proves death on an embedded store", _HOLDER, f"DEAD if {_ENDED} else Liveness.UNKNOWN", "UNKNOWN"),
+    Mutant("another boot proves nothing on a database", _HOLDER, f"DEAD if {_ENDED} else Liveness.UNKNOWN", "DEAD"),
+    Mutant("another boot id that is at work proves nothing", _HOLDER, _ENDED, "embedded"),
     Mutant("another pid namespace is unknown", _HOLDER, "if holder.pid_ns != here.pid_ns:", "if False:"),
     Mutant("a hidden process is unknown", _HOLDER, "if seen is not None and seen.start_ticks is None:", "if False:"),
     Mutant("a zombie is dead", _HOLDER, "seen.zombie or ", ""),

@@ -18,7 +18,7 @@ MUTANTS = [
     Mutant(
         "an own hold that is over is not entered again",
         _ASKING,
-        "            if reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
+        "            if self._room.steady.reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
         "            if (",
     ),
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         "an interrupted wait leaves nothing",
         _ASKING,
-        "            except BaseException:\n                self._withdraw()\n                raise\n        if isinstance(answer, Over)",
+        "            except BaseException as error:\n                self._withdraw(later=isinstance(error, LockTimeout))\n                raise\n        if isinstance(answer, Over)",
         "            except ZeroDivisionError:\n                raise\n        if isinstance(answer, Over)",
     ),
     Mutant(
@@ -85,19 +85,19 @@ MUTANTS = [
     Mutant(
         "a token is in force while its time lasts",
         _OVERSIGHT,
-        "if any(hold.token == token and not over(hold, now) for hold in holds):",
+        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
         "if any(hold.token == token for hold in holds):",
     ),
     Mutant(
         "a token is that of the grant",
         _OVERSIGHT,
-        "if any(hold.token == token and not over(hold, now) for hold in holds):",
-        "if any(not over(hold, now) for hold in holds):",
+        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
+        "if any(not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
     ),
     Mutant(
         "what is over cannot be renewed",
         _OVERSIGHT,
-        "    if over(hold, turns.now):\n        return None, ",
+        "    if turns.over(hold):\n        return None, ",
         "    if False:\n        return None, ",
     ),
     Mutant("a kick takes from one job when told so", _OVERSIGHT, "if by in (None, hold.by)]", "]"),
@@ -107,13 +107,13 @@ MUTANTS = [
     Mutant(
         "a grant of nobody outlives a reboot",
         _LASTING,
-        "self._store.transact(lambda tx, copy=copy: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])",
+        "insist(partial(self._put, hold.id, LastingGrant(hold=present)))",
         "pass",
     ),
     Mutant(
         "what ended does not come back",
         _LASTING,
-        "        if hold.process is None:\n            self.forget(hold.id)",
+        "        if hold.process is None:\n            self.forget(hold.id, timeout_s)",
         "        pass",
     ),
     Mutant("what is over does not come back", _LASTING, "if hold.lease.fresh(tx.now) and not any(", "if not any("),

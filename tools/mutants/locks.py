@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant(
         "an untouched grant's token is its row's", _RECORD, "if len(lock.holds) == 1 and not lock.holds[0].token:", "if False:"
     ),
-    Mutant("sharers have a bound", _RULES, "if _full(holds, request):", "if False:"),
+    Mutant("sharers have a bound", _RULES, "if _full(table, name, request):", "if False:"),
     Mutant(
         "of as many sharers as may be, one that can leave stands for them all",
         _RULES,
@@ -148,13 +148,13 @@ MUTANTS = [
     Mutant(
         "only what may be reclaimed is reaped",
         _TURNS,
-        "if hold is not None and leases.reclaimable(hold.lease, suspect.liveness, self._tx.now):",
+        "if hold is not None and self._steady.reclaimable(hold.lease, suspect.liveness, self._tx.now):",
         "if hold is not None:",
     ),
     Mutant(
         "a place of the living is not reaped",
         _TURNS,
-        "elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):",
+        "elif request is not None and self._steady.reclaimable(request.lease, suspect.liveness, self._tx.now):",
         "elif request is not None:",
     ),
     Mutant("who is passed is counted", _TURNS, "passed=other.passed + 1", "passed=other.passed"),
@@ -199,8 +199,8 @@ MUTANTS = [
     Mutant(
         "a set is entered under each name",
         _TABLE,
-        "        for name in hold.names:\n            self._set(name, (*self.lock(name).holds, hold))",
-        "        for name in hold.names[:1]:\n            self._set(name, (*self.lock(name).holds, hold))",
+        "        for name in hold.names:\n            self._set(name, (*self.lock(name).holds, hold), added=hold)",
+        "        for name in hold.names[:1]:\n            self._set(name, (*self.lock(name).holds, hold), added=hold)",
     ),
     Mutant(
         "a free resource has no row",
@@ -224,8 +224,8 @@ MUTANTS = [
     Mutant(
         "a quick grant takes a whole set or nothing",
         _LOCKS,
-        "token = self._store.put_new(LOCKS, [(name, lock) for name in names],",
-        "token = self._store.put_new(LOCKS, [(name, lock) for name in names[:1]],",
+        "items = [(name, lock) for name in names]",
+        "items = [(name, lock) for name in names[:1]]",
     ),
     Mutant("what could not be withdrawn is tried again later", _LOCKS, "behind=lambda: bool(self._room.strays),", ""),
     Mutant("a release frees what was touched too", _LOCKS, "if freed < len(grant.taken):", "if False:"),

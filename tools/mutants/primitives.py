@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant(
         "a dead holder does not count",
         _HOLDS,
-        "return tuple(hold for hold in holds if not reclaimable(hold.lease, _liveness(hold, verdicts), now))",
+        "return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, _liveness(hold, verdicts), now))",
         "return holds",
     ),
     Mutant("a hold without a process needs a time", _HOLDS, "if holder is None and ttl_s is None:", "if False:"),

@@ -45,8 +45,8 @@ def hasty(draw: random.Random) -> None:
     """The workers of some jobs are judged dead while they live, and their jobs are given to others."""
     real = reaping._verdict
 
-    def verdict(job: Any, liveness: Liveness, now: Any) -> Any:
-        return real(job, liveness if crc32(job.job_id.encode()) % 3 else Liveness.DEAD, now)
+    def verdict(job: Any, liveness: Liveness, now: Any, steady: Any) -> Any:
+        return real(job, liveness if crc32(job.job_id.encode()) % 3 else Liveness.DEAD, now, steady)
 
     reaping._verdict = verdict
 

@@ -10,6 +10,8 @@ from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.record import LOCKS, Mode, lock_in
 from tools.soak.child import Child, told
 
+_UNSYNCED = ("request.delivered", "gateway.agent_unavailable", "gateway.agent_returned")
+"""Entries of changes that are not durable: a database that is killed may lose them after a follower saw them."""
 _seen: dict[str, int] = {}
 """The last token that the watcher saw of each agent."""
 
@@ -23,7 +25,8 @@ def follower(child: Child, hf: Holdfast) -> bool:
     last = 0
     for batch in hf.log.follow(cursor, timeout_s=1.0):
         revisions = [entry.revision for entry in batch.entries]
-        child.tell(log, revisions=revisions, cursor=batch.cursor)
+        unsynced = [entry.revision for entry in batch.entries if entry.kind in _UNSYNCED]
+        child.tell(log, revisions=revisions, unsynced=unsynced, cursor=batch.cursor)
         child.did()
         last = len(revisions)
         cursor = batch.cursor

@@ -3,9 +3,9 @@
 import contextlib
 import os
 import secrets
-import tempfile
+import stat
 
-from holdfast.access import PRIVATE, Access, dress
+from holdfast.access import PRIVATE, Access, dress, in_folder
 
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -19,30 +19,43 @@ def atomic_durable_write(
     one. Mode and owner of a replaced file are kept where this user may set them; a new file is for whom `access` says, or
     has `mode`, or 0666 less the umask. A link is replaced, not followed. Text is written as UTF-8.
 
-    Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, and then the old content
-    is there still.
+    Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, or StoreUnavailable for a
+    link on the way that another user may have put there; then the old content is there still.
     """
-    target = os.fspath(path)
-    folder = os.path.dirname(target) or "."
-    fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", suffix=".tmp", dir=folder)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            _take_after(file.fileno(), target, mode, access)
-            os.fsync(file.fileno())
-        os.rename(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    sync_folder(folder)
+    content = data.encode() if isinstance(data, str) else data
+
+    def replace(folder: int, name: str) -> None:
+        temporary = f".{name[:200]}.{secrets.token_hex(8)}.tmp"
+        fd = os.open(temporary, _DRAFT, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "wb") as file:
+                file.write(content)
+                file.flush()
+                _take_after(fd, folder, name, mode, access)
+                os.fsync(fd)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+    in_folder(path, replace)
+    sync_folder(os.path.dirname(os.fspath(path)) or ".")
 
 
-def make_whole(path: str | os.PathLike[str], data: bytes, *, access: Access = PRIVATE, folder_fd: int | None = None) -> None:
+def make_whole(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    access: Access = PRIVATE,
+    folder_fd: int | None = None,
+    synced: bool = False,
+) -> None:
     """Make a file that is whole from the first moment on, where there is none; of several who do it at once, one does.
 
     By a draft beside it that is linked to its name. A path without a folder may be one in `folder_fd`. Raises FileExistsError
-    when there is something already, also a link to nothing, and OSError. Not promised: that it survives a power loss.
+    when there is something already, also a link to nothing, and OSError. Not promised: that its name survives a power loss, nor
+    its content unless it is to be `synced`.
     """
     target = os.fspath(path)
     draft = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.draft")
@@ -51,6 +64,9 @@ def make_whole(path: str | os.PathLike[str], data: bytes, *, access: Access = PR
         with open(fd, "wb") as file:
             dress(fd, access)
             file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(fd)
         os.link(draft, target, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     finally:
         os.unlink(draft, dir_fd=folder_fd)
@@ -65,11 +81,14 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _take_after(fd: int, target: str, mode: int | None, access: Access | None) -> None:
+def _take_after(fd: int, folder: int, name: str, mode: int | None, access: Access | None) -> None:
     """Give the new file the mode and owner of the one it replaces, else its own mode."""
     try:
-        old = os.stat(target, follow_symlinks=False)
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
+        old = None
+    # The mode of a link says nothing: everybody may do everything with it.
+    if old is None or not stat.S_ISREG(old.st_mode):
         if access is not None:
             dress(fd, access)
         else:
@@ -79,7 +98,7 @@ def _take_after(fd: int, target: str, mode: int | None, access: Access | None) -
         # Where that is another's file, the new one is ours.
         with contextlib.suppress(PermissionError):
             os.fchown(fd, old.st_uid, old.st_gid)
-    os.fchmod(fd, old.st_mode & 0o7777)
+    os.fchmod(fd, old.st_mode & 0o777)
 
 
 def _umask() -> int:

@@ -4,18 +4,20 @@ Its descriptor is closed in a forked child and at exec, so that nothing that was
 """
 
 import contextlib
+import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from fcntl import LOCK_EX, LOCK_NB, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.access import PRIVATE, Access, open_file
+from holdfast.access import PRIVATE, Access, open_file, unusable
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR
 
 
 class FlockLock:
@@ -34,7 +36,7 @@ class FlockLock:
         """Has anybody got it at this moment? Asked by trying, for an instant. Raises StoreUnavailable."""
         if not os.path.lexists(self._path):
             return False
-        with contextlib.closing(FlockContender(self._path)) as asker:
+        with contextlib.closing(FlockContender(self._path, self._access)) as asker:
             return not asker.try_take()
 
 
@@ -42,10 +44,12 @@ class FlockContender:
     """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads keep each other out too."""
 
     def __init__(self, path: Path, access: Access = PRIVATE) -> None:
+        self._fd = -1
+        self._mine = False
+        self._pid = os.getpid()
         self._path = path
         self._access = access
         self._fd = self._opened()
-        self._mine = False
         _open_ones.add(self)
 
     def try_take(self) -> bool:
@@ -63,7 +67,8 @@ class FlockContender:
                 self._mine = True
                 return True
             # The file was replaced: what we have is a lock on a file that nobody else will find.
-            os.close(self._fd)
+            fd, self._fd = self._fd, -1
+            os.close(fd)
             self._fd = self._opened()
 
     def wait(self) -> None:
@@ -83,10 +88,23 @@ class FlockContender:
 
     def close(self) -> None:
         """Let go of it."""
+        self._let_go()
+
+    def _let_go(self) -> None:
         _open_ones.discard(self)
+        if self._mine and self._pid == os.getpid():
+            # First of all: an exception may come before the descriptor is closed. In a forked child this would unlock its
+            # parent's.
+            with contextlib.suppress(OSError, ValueError):
+                flock(self._fd, LOCK_UN)
         fd, self._fd, self._mine = self._fd, -1, False
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        # Of one whose user met an exception before it could let go.
+        with contextlib.suppress(AttributeError):
+            self._let_go()
 
     def _opened(self) -> int:
         try:
@@ -102,8 +120,8 @@ class FlockContender:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def _unusable(self, error: Exception) -> StoreUnavailable:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        return StoreUnavailable(f"the lock file {self._path} cannot be used ({why}): check its folder", outcome="none")
+        # Closed meanwhile, by another thread: that is no error of the system's.
+        return unusable(self._path, error if isinstance(error, OSError) else OSError(errno.EBADF, str(error)))
 
 
 class FlockGuard:
@@ -164,7 +182,7 @@ class FlockGuard:
             raise failed[0]
 
 
-_open_ones: set[FlockContender] = set()
+_open_ones: weakref.WeakSet[FlockContender] = weakref.WeakSet()
 """All that have a descriptor. Held here, since a child must let go of one that its parent has forgotten, too."""
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from holdfast.access import read_private_file
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.gateway.drafting import check_prompt
 from holdfast.domains.gateway.gateway import Action
@@ -258,7 +259,7 @@ class GatewayClient:
             return self._given
         instance = self.folder.instance()
         try:
-            token = self.folder.token.read_text().strip()
+            token = read_private_file(self.folder.token).decode("ascii", "replace").strip()
         except OSError:
             token = ""
         if instance is None or not token:

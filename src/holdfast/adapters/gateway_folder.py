@@ -13,13 +13,23 @@ what he likes. A file that is replaced is never seen half written.
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, make_folder, make_one_folder
+from holdfast.access import (
+    PRIVATE,
+    Access,
+    in_private_folder,
+    make_folder,
+    make_private_folder,
+    open_file,
+    open_file_in,
+    read_private_file,
+    remove_file,
+    replace_file_in,
+)
 from holdfast.domains.gateway.status import Status
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable
@@ -68,8 +78,7 @@ class GatewayFolder:
         try:
             make_folder(self.root.parent, around)
             for folder in (self.root, self.run):
-                make_one_folder(folder)
-                os.chmod(folder, PRIVATE.folder)
+                make_private_folder(folder)
         except OSError as error:
             raise StoreUnavailable(f"the gateway's folder {self.root} cannot be used: {error}", outcome="none") from None
 
@@ -79,7 +88,7 @@ class GatewayFolder:
 
     def remove_instance(self) -> None:
         """Say that nobody serves any more."""
-        self._instance.unlink(missing_ok=True)
+        remove_file(self._instance)
 
     def instance(self) -> CurrentInstance | None:
         """Who serves, or served last and was killed; None when nobody does."""
@@ -109,7 +118,10 @@ class GatewayFolder:
         with contextlib.suppress(FileNotFoundError):
             if self.events.stat().st_size > bytes_max:
                 os.replace(self.events, self.root / "events.jsonl.1")
-        fd = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = in_private_folder(
+            self.events,
+            lambda folder, name: open_file_in(folder, name, os.O_WRONLY | os.O_APPEND, shown=self.events),
+        )
         try:
             _append_all(fd, b"".join(line + b"\n" for line in lines))
         finally:
@@ -119,7 +131,7 @@ class GatewayFolder:
         """The last whole line of the events. What was half written behind it, by a process that was killed, is cut off."""
         for path in (self.events, self.root / "events.jsonl.1"):
             try:
-                with open(path, "r+b") as file:
+                with open(open_file(path, os.O_RDWR, make=False), "r+b") as file:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(max(size - _TAIL_BYTES, 0))
                     tail = file.read()
@@ -145,20 +157,12 @@ def _append_all(fd: int, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data + b"\n")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    in_private_folder(path, lambda folder, name: replace_file_in(folder, name, data + b"\n"))
 
 
 def _read(path: Path, model: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=model)
+        return msgspec.json.decode(read_private_file(path), type=model)
     except (OSError, msgspec.DecodeError):
         # Not there, or of another version: whoever asks does without.
         return None

@@ -14,19 +14,18 @@ import heapq
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import PRIVATE, Access, dress, make_folder, make_one_folder, open_file
+from holdfast.access import PRIVATE, Access, make_folder, make_one_folder, open_file, read_file, replace_file, unusable
 from holdfast.adapters.flock import FlockContender, FlockGuard
 from holdfast.domains.jobs.record import Job, JobStatus, shown
 from holdfast.domains.jobs.steps import as_registered
 from holdfast.kernel.clock import render
-from holdfast.kernel.errors import HoldfastError, InvalidName, InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidName, InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal, Lag
@@ -81,9 +80,20 @@ class JobLog:
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
-        Lines that are older than the journal, another store's or another program's are kept. Raises OSError or StoreUnavailable
-        when the folder cannot be written, LockTimeout when another does not end writing there.
+        Lines that are older than the journal, another store's or another program's are kept. Raises StoreUnavailable when the
+        folder cannot be written, LockTimeout when another does not end writing there.
         """
+        try:
+            return self._rebuild(journal, lookup)
+        except LockTimeout:
+            raise
+        except OSError as error:
+            advice = "choose another folder for the audit log with DELEGATE_JOB_LOGS_DIR or jobs.logs, or look at what is there"
+            told = unusable(self.folder, error, f"{advice} ({error.filename or self.folder})")
+            # Of some jobs it may be written already.
+            raise StoreUnavailable(told.message, path=str(self.folder), outcome="unknown") from None
+
+    def _rebuild(self, journal: Journal, lookup: Lookup) -> int:
         with self._turn(True):
             seen: dict[str, list[Entry]] = {}
             cursor = BEGINNING
@@ -106,11 +116,11 @@ class JobLog:
 
     def meta(self, job_id: str) -> dict[str, Any] | None:
         """The job as it was registered; None if it is not logged."""
-        return _document(self._home(job_id) / "meta.json")
+        return self._document(self._home(job_id) / "meta.json")
 
     def status(self, job_id: str) -> dict[str, Any] | None:
         """The job's status; None if it is not logged. Of a file that another program wrote without one it is `unknown`."""
-        found = _document(self._home(job_id) / "status.json")
+        found = self._document(self._home(job_id) / "status.json")
         if found is None:
             return None
         said = found.get("status")
@@ -119,7 +129,7 @@ class JobLog:
     def events(self, job_id: str) -> Iterator[dict[str, Any]]:
         """What happened, oldest first. A line that is no JSON object, as a full disk may leave one, is passed over."""
         try:
-            with (self._home(job_id) / "events.ndjson").open("rb") as file:
+            with open(open_file(self._events(job_id), os.O_RDONLY, self._access, make=False), "rb") as file:
                 for line in file:
                     with contextlib.suppress(ValueError):
                         told = json.loads(line)
@@ -130,6 +140,9 @@ class JobLog:
 
     def _home(self, job_id: str) -> Path:
         return self.folder / check_job_id(job_id)
+
+    def _events(self, job_id: str) -> Path:
+        return self._home(job_id) / "events.ndjson"
 
     @contextmanager
     def _turn(self, wait: bool) -> Iterator[bool]:
@@ -144,7 +157,7 @@ class JobLog:
                 yield contender.try_take()
 
     def _cursor(self) -> Cursor:
-        found = (_document(self._place) or {}).get("cursor")
+        found = (self._document(self._place) or {}).get("cursor")
         return found if isinstance(found, str) else BEGINNING
 
     def _catch_up(self, journal: Journal, lookup: Lookup) -> None:
@@ -170,11 +183,11 @@ class JobLog:
     def _append(self, job_id: str, entries: list[Entry], lookup: Lookup, looked_at: int | None) -> None:
         home = self._home(job_id)
         make_one_folder(home, self._access)
-        path = home / "events.ndjson"
+        path = self._events(job_id)
         # What one wrote that was killed before it wrote the cursor is not to be repeated. Whole lines are compared: several
         # entries of one transaction may share a revision, and so may those of two stores.
         lines = [_encoded(_line(entry)) for entry in entries]
-        known = _known(path, None if looked_at is None else looked_at + sum(map(len, lines)))
+        known = _known(path, None if looked_at is None else looked_at + sum(map(len, lines)), self._access)
         new = [entry for entry, line in zip(entries, lines, strict=True) if line not in known]
         if any(entry.kind == "job.registered" for entry in new) or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], lookup(job_id))
@@ -194,7 +207,7 @@ class JobLog:
         others = [line for line in self.events(job_id) if line.get("revision") not in mine]
         # By time, and those of this journal in its order, whatever a stepped clock says.
         lines = heapq.merge(others, map(_line, entries), key=_moment)
-        self._replace(home / "events.ndjson", b"".join(map(_encoded, lines)))
+        replace_file(self._events(job_id), b"".join(map(_encoded, lines)), self._access)
         if job is not None or not (home / "meta.json").exists():
             self._meta(job_id, entries[0], job)
         self._status(home, job_id, entries)
@@ -211,19 +224,15 @@ class JobLog:
                 return
 
     def _put(self, path: Path, document: dict[str, Any]) -> None:
-        self._replace(path, json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        content = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+        replace_file(path, content, self._access)
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        """Replace a file whole, and leave nothing beside it where that cannot be done."""
-        fd, temporary = tempfile.mkstemp(dir=path.parent)
+    def _document(self, path: Path) -> dict[str, Any] | None:
         try:
-            with os.fdopen(fd, "wb") as file:
-                dress(fd, self._access)
-                file.write(content)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            found = json.loads(read_file(path, self._access))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
 
 def _line(entry: Entry) -> dict[str, Any]:
@@ -257,10 +266,10 @@ def _torn(fd: int) -> bool:
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
 
 
-def _known(path: Path, size: int | None) -> set[bytes]:
+def _known(path: Path, size: int | None, access: Access) -> set[bytes]:
     """The lines at the end of a log, of so many bytes; all of them without a size."""
     try:
-        with path.open("rb") as file:
+        with open(open_file(path, os.O_RDONLY, access, make=False), "rb") as file:
             if size is not None:
                 file.seek(max(os.fstat(file.fileno()).st_size - size, 0))
             return set(file.read().splitlines(keepends=True))
@@ -278,11 +287,3 @@ def _is_job_id(name: str) -> bool:
 
 def _moment(line: dict[str, Any]) -> str:
     return str(line.get("timestamp", ""))
-
-
-def _document(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

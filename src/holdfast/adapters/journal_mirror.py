@@ -6,15 +6,14 @@ beyond that is looked at before anything is added: so it does not matter at whic
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, dress, make_folder, open_file
-from holdfast.adapters.durable_write import sync_folder
+from holdfast.access import PRIVATE, Access, in_folder, make_folder, open_file
+from holdfast.adapters.durable_write import make_whole, sync_folder
 from holdfast.adapters.flock import FlockContender
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
@@ -30,7 +29,7 @@ Warn = Callable[[Path, Exception], object]
 
 _MARK_BYTES_MAX = 4096
 _ROUNDS_MAX = 8
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_APPEND
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -90,7 +89,7 @@ class JournalMirror:
     def lag(self) -> Lag:
         """How far the file is behind the journal. Raises OSError when its mark cannot be read."""
         try:
-            fd = os.open(self._mark_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = open_file(self._mark_path, os.O_RDONLY, self._access, make=False)
         except FileNotFoundError:
             mark = _Mark()
         else:
@@ -109,7 +108,7 @@ class JournalMirror:
         return any(self._journal.since(cursor))
 
     def _copy(self) -> Cursor:
-        fd = os.open(self._mark_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_file(self._mark_path, os.O_RDWR, self._access, make=False)
         try:
             try:
                 return self._copy_on(fd, _read(fd))
@@ -161,20 +160,13 @@ class JournalMirror:
             self._warn(self._path, error)
 
     def _make_mark(self, mark: _Mark) -> None:
-        folder = self._mark_path.parent
-        fd, temporary = tempfile.mkstemp(prefix=f".{self._mark_path.name}.", suffix=".tmp", dir=folder)
-        try:
-            with open(fd, "wb") as file:
-                dress(fd, self._access)
-                file.write(to_json(mark))
-                file.flush()
-                os.fsync(fd)
-            # Unlike a rename, this leaves alone what another has begun meanwhile.
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, self._mark_path)
-        finally:
-            os.unlink(temporary)
-        sync_folder(str(folder))
+        # Unlike a rename, this leaves alone what another has begun meanwhile.
+        with contextlib.suppress(FileExistsError):
+            in_folder(
+                self._mark_path,
+                lambda folder, name: make_whole(name, to_json(mark), access=self._access, folder_fd=folder, synced=True),
+            )
+        sync_folder(str(self._mark_path.parent))
 
 
 def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:

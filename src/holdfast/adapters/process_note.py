@@ -7,8 +7,9 @@ import select
 import signal
 from pathlib import Path
 
-from holdfast.access import make_folder, open_file
+from holdfast.access import in_private_folder, make_folder, read_private_file, remove_file, replace_file_in
 from holdfast.adapters.procfs import Procfs
+from holdfast.kernel.errors import StoreUnavailable
 
 _KILLED_S = 2.0
 """How long the kernel has to end what it was told to kill; only a disk that does not answer takes longer."""
@@ -26,12 +27,11 @@ class ProcessNote:
         holder = self._processes.of(pid)
         words = json.dumps({"pid": pid, "start_ticks": holder.start_ticks, "boot_id": holder.boot_id})
         make_folder(self._path.parent)
-        with open(open_file(self._path, os.O_WRONLY | os.O_TRUNC), "w") as file:
-            file.write(words)
+        in_private_folder(self._path, lambda folder, name: replace_file_in(folder, name, words.encode()))
 
     def remove(self) -> None:
         """It has ended."""
-        self._path.unlink(missing_ok=True)
+        remove_file(self._path)
 
     def end_named(self) -> int | None:
         """Kill the group of the process that is named, and see it end. Its number, if it lives all the same: then the note
@@ -52,10 +52,10 @@ class ProcessNote:
         """The process that is named and a descriptor of it, if it lives. A note that is not whole names nobody: its writer was
         killed, or had no space for it, before it had let anything begin."""
         try:
-            said = json.loads(self._path.read_text())
+            said = json.loads(read_private_file(self._path))
             pid, start_ticks, boot_id = int(said["pid"]), said["start_ticks"], said["boot_id"]
             pidfd = os.pidfd_open(pid)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        except (OSError, StoreUnavailable, ValueError, KeyError, TypeError, OverflowError):
             return None
         # Only now does the descriptor stand for what is seen: the number may have been given to another before.
         seen = self._processes.sight(pid)

@@ -2,12 +2,19 @@
 
 `start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks since boot. It is read after the last `)`, since a program may
 put spaces and brackets into its own name.
+
+Two things can make /proc lie about a pid or a start, and both are checked once in each process. In a pid namespace that kept
+its parent's /proc, /proc/<pid> is another process: then a pid is translated by way of a pidfd. In a time namespace the kernel
+adds the reader's own offset to every start: it is taken off again, so that all namespaces of a machine agree.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
+from holdfast.access import LACKING, unusable
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Place, Sighting
 
@@ -17,6 +24,21 @@ _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
 _PID_MAX = (1 << 31) - 1
 """A record may say more, or less than 1, which the kernel takes for a group of processes or for all."""
+
+
+_NS_A_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_INITIAL_TIME_NS = 0xEFFFFFFA
+"""The inode of the machine's own time namespace, which is the same on every kernel and has no offset."""
+
+
+class View(NamedTuple):
+    """How this process sees /proc."""
+
+    place: Place
+    own: bool
+    """/proc shows this process's own pid namespace, so that its numbers are the ones that system calls take."""
+    shift_ticks: int
+    """How much later than the kernel counts them /proc shows all starts to this process."""
 
 
 class TerminalUse(NamedTuple):
@@ -45,17 +67,28 @@ class Procfs:
     def __init__(self, *, host_id: str | None = None, root: Path = Path("/proc")) -> None:
         self._root = root
         self._host_id = host_id
-        self._here: tuple[int, Place] | None = None
+        self._boots: list[Callable[[str], bool]] = []
+        self._seen: tuple[int, View] | None = None
 
     def here(self) -> Place:
-        # Kept by pid: a forked child may be in another pid namespace.
-        if self._here is None or self._here[0] != os.getpid():
-            self._here = (os.getpid(), self._look_around())
-        return self._here[1]
+        return self._view().place
+
+    def _view(self) -> View:
+        # Kept by pid: a forked child may be in other namespaces.
+        if self._seen is None or self._seen[0] != os.getpid():
+            self._seen = (os.getpid(), self._look_around())
+        return self._seen[1]
 
     def boot_id(self) -> str:
         """The kernel's id of this boot."""
         return self._read("sys/kernel/random/boot_id")
+
+    def watch_boots(self, in_use: Callable[[str], bool]) -> None:
+        """From here on, ask a store too which boot ids the processes have that use it."""
+        self._boots.append(in_use)
+
+    def boot_lives(self, boot_id: str) -> bool:
+        return any(in_use(boot_id) for in_use in self._boots)
 
     def sight(self, pid: int) -> Sighting | None:
         if not 0 < pid <= _PID_MAX:
@@ -68,13 +101,19 @@ class Procfs:
         # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
         # files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
+        view = self._view()
         return Sighting(
-            start_ticks=int(fields[19]), zombie=ended, stopped=fields[0] in _STOPPED_STATES, parent_pid=int(fields[1])
+            start_ticks=int(fields[19]) - view.shift_ticks,
+            zombie=ended,
+            stopped=fields[0] in _STOPPED_STATES,
+            # In another namespace's /proc it is a number of that namespace.
+            parent_pid=int(fields[1]) if view.own else 0,
         )
 
     def terminal_use(self, pid: int) -> TerminalUse | None:
         """How a live process is tied to a terminal; None when there is no such process, or it is hidden from us."""
-        if not 0 < pid <= _PID_MAX:
+        view = self._view()
+        if not 0 < pid <= _PID_MAX or not view.own:
             return None
         try:
             fields = self._stat(pid)
@@ -83,7 +122,7 @@ class Procfs:
         if fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1:
             return None
         parent, group, terminal, foreground = int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5])
-        return TerminalUse(int(fields[19]), parent, group, terminal, foreground)
+        return TerminalUse(int(fields[19]) - view.shift_ticks, parent, group, terminal, foreground)
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)
@@ -109,23 +148,24 @@ class Procfs:
         while pid > 0 and len(found) < _ANCESTORS_MAX:
             try:
                 found.append(self.of(pid))
-                pid = int(self._stat(pid)[1])
-            except (NotFound, OSError):
+                seen = self.sight(pid)
+            except (NotFound, OSError, StoreUnavailable):
                 break
+            pid = 0 if seen is None else seen.parent_pid
         return found
 
     def words(self, pid: int) -> bytes:
         """The words of a process's command line, each with a zero behind it; empty for one that is gone or hidden. A child
         has its parent's until it becomes another program."""
         try:
-            return Path(self._root, str(pid), "cmdline").read_bytes()
+            return Path(self._folder(pid), "cmdline").read_bytes()
         except OSError:
             return b""
 
     def catches(self, pid: int, signal_number: int) -> bool:
         """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""
         try:
-            lines = (self._root / str(pid) / "status").read_text(errors="replace").splitlines()
+            lines = Path(self._folder(pid), "status").read_text(errors="replace").splitlines()
         except OSError:
             return False
         caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
@@ -140,9 +180,12 @@ class Procfs:
             return None
         try:
             seen = self.sight(holder.pid)
-        except OSError:
+        except (OSError, StoreUnavailable):
             # Too many files are open, and the first was one more.
             seen = None
+        except BaseException:
+            os.close(pidfd)
+            raise
         # Only now does the descriptor stand for what was seen: the pid may have been given to another in between.
         if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
             os.close(pidfd)
@@ -152,24 +195,97 @@ class Procfs:
     def _stat(self, pid: int) -> list[bytes]:
         """The fields of /proc/PID/stat behind the program's name: the third of the kernel's count is the first here."""
         # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each one ahead of it.
-        fd = os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(f"{self._folder(pid)}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in LACKING:
+                # It says nothing of that process.
+                raise unusable(error.filename, error) from None
+            raise
         try:
             return os.read(fd, _STAT_BYTES_MAX).rpartition(b")")[2].split()
         finally:
             os.close(fd)
 
-    def _look_around(self) -> Place:
+    def _folder(self, pid: int) -> str:
+        """Where /proc shows a process. Raises ProcessLookupError when there is none, PermissionError when it is not shown."""
+        return f"{self._root}/{pid if self._view().own else self._shown_pid(pid)}"
+
+    def _shown_pid(self, pid: int) -> int:
+        """The number that the namespace of this /proc gives a process of this one. The kernel says it of a pidfd, which stands
+        for the process itself."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError as error:
+            raise PermissionError(error.errno, "pidfd_open") from None
+        try:
+            said = Path(self._root, "self/fdinfo", str(pidfd)).read_text()
+        finally:
+            os.close(pidfd)
+        shown = next((int(line[4:]) for line in said.splitlines() if line.startswith("Pid:")), 0)
+        if shown < 0:
+            raise ProcessLookupError(pid)
+        if shown == 0:
+            raise PermissionError(pid)
+        return shown
+
+    def _look_around(self) -> View:
         host_id = self._host_id or self._machine_id()
         try:
             pid_ns = os.stat(self._root / "self/ns/pid").st_ino
         except OSError as error:
             raise _no_procfs(error) from None
-        return Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
+        offset_ns = self._start_offset_ns()
+        if offset_ns % _NS_A_TICK:
+            # Ticks are rounded after the offset is added: only a reader of the same time namespace gets the same number.
+            pid_ns = crc32(f"{pid_ns} {self._time_ns()}".encode())
+        place = Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
+        return View(place, self._is_own(), offset_ns // _NS_A_TICK)
+
+    def _is_own(self) -> bool:
+        """Does this /proc show the pid namespace of this process?"""
+        try:
+            status = (self._root / "self/status").read_text(errors="replace")
+        except OSError:
+            return True
+        # One number for each namespace from that of the /proc down to the process's own.
+        pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        return pids == [str(os.getpid())] if pids else os.readlink(self._root / "self") == str(os.getpid())
+
+    def _time_ns(self, which: str = "time") -> int:
+        try:
+            return os.stat(self._root / "self/ns" / which).st_ino
+        except OSError:
+            # A kernel without time namespaces.
+            return _INITIAL_TIME_NS
+
+    def _start_offset_ns(self) -> int:
+        """What the kernel adds to every start that this process reads. Raises StoreUnavailable where that cannot be known."""
+        mine = self._time_ns()
+        if mine == _INITIAL_TIME_NS:
+            return 0
+        if mine != self._time_ns("time_for_children"):
+            # The kernel shows the offsets of the namespace that children will be in.
+            raise StoreUnavailable(
+                "this process made a time namespace for its children: Holdfast cannot tell by how much its own differs. Use it "
+                "in a child",
+                outcome="none",
+            )
+        for line in self._read("self/timens_offsets").splitlines():
+            name, seconds, nanoseconds = line.split()
+            if name in ("boottime", "7"):
+                return int(seconds) * 1_000_000_000 + int(nanoseconds)
+        return 0
 
     def _machine_id(self) -> str:
         try:
             machine_id = Path("/etc/machine-id").read_text().strip()
-        except OSError:
+        except OSError as error:
+            if error.errno in LACKING:
+                # Under another name this machine would not know its own processes.
+                raise unusable("/etc/machine-id", error) from None
             machine_id = ""
         return machine_id or os.uname().nodename
 
@@ -192,4 +308,6 @@ def _exists(pid: int) -> bool:
 
 
 def _no_procfs(error: OSError) -> StoreUnavailable:
+    if error.errno in LACKING:
+        return unusable(error.filename, error)
     return StoreUnavailable(f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none")

@@ -1,19 +1,19 @@
 """The folder of a store's servers: the bearer token, and which process serves where.
 
     token                  for its owner alone
+    ended-PORT.json        sessions of pages that were logged out before their end
     instance-PORT.json     the process that serves there, or did and was killed
 
 The folder is 0700 and its files 0600 whatever the umask.
 """
 
 import http.client
-import os
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from holdfast.access import make_folder
+from holdfast.access import make_private_folder, read_private_file, remove_file
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable, Unavailable
@@ -44,12 +44,15 @@ class ServerFolder:
         self.root = root
         self.token = root / "token"
 
+    def ended(self, port: int) -> Path:
+        """The file of the sessions that were logged out of the server at a port."""
+        return self.root / f"ended-{port}.json"
+
     def prepare(self) -> None:
         """Make it. Raises StoreUnavailable when it cannot be made."""
         try:
             # For its owner alone where a group shares the store too: the token lets whoever has it do everything.
-            make_folder(self.root)
-            os.chmod(self.root, 0o700)
+            make_private_folder(self.root)
         except OSError as error:
             raise StoreUnavailable(f"the server's folder {self.root} cannot be used: {error}", outcome="none") from None
 
@@ -65,7 +68,7 @@ class ServerFolder:
         """Say that this one serves no more; another that came since stays."""
         note = self._note(instance)
         if _read(note) == instance:
-            note.unlink(missing_ok=True)
+            remove_file(note)
 
     def instances(self) -> list[ServerInstance]:
         """Who serves, or did and was killed."""
@@ -83,7 +86,7 @@ class ServerFolder:
             raise Unavailable("no server of this store runs here: start one with `holdfast serve`", outcome="none")
         server = f"the server, process {instance.process.pid}"
         try:
-            token = self.token.read_text().strip()
+            token = read_private_file(self.token).decode("ascii", "replace").strip()
             status, answer = _asked(instance, token)
             if status == _REFUSED:
                 raise Unavailable(f"{server}, began with another token than {self.token} has: start it again", outcome="none")
@@ -103,7 +106,7 @@ class ServerFolder:
 
 def _read(note: Path) -> ServerInstance | None:
     try:
-        return msgspec.json.decode(note.read_bytes(), type=ServerInstance)
+        return msgspec.json.decode(read_private_file(note), type=ServerInstance)
     except (OSError, msgspec.DecodeError):
         # Not there, or of another version: whoever asks does without.
         return None

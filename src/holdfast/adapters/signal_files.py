@@ -13,8 +13,9 @@ import msgspec
 
 from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.adapters.durable_write import make_whole
+from holdfast.folder_walk import resolve
 from holdfast.kernel.codec import Plain, to_json
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,7 +42,7 @@ class SignalFiles:
 
     def __init__(self, folder: Path, access: Access = PRIVATE) -> None:
         self._access = access
-        self._folder = Path(os.path.realpath(folder))
+        self._folder = Path(resolve(folder))
 
     def path_of(self, name: str, token: int) -> str:
         """Where the signal of a registration lies unless its owner chose a place."""
@@ -51,7 +52,7 @@ class SignalFiles:
         """The caller's own path, made out. Raises InvalidValue."""
         if not isinstance(path, str) or "\0" in path or not os.path.isabs(path) or os.path.basename(path) in ("", ".", ".."):
             raise _unfit(path, "it is not the absolute path of a file")
-        made_out = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        made_out = os.path.join(resolve(os.path.dirname(path)), os.path.basename(path))
         if len(os.fsencode(made_out)) > SIGNAL_PATH_BYTES_MAX:
             raise _unfit(path, f"it is longer than {SIGNAL_PATH_BYTES_MAX} bytes")
         if not os.path.isdir(os.path.dirname(made_out)):
@@ -82,6 +83,8 @@ class SignalFiles:
             return None if ours or not self.given(path) else f"there is another file at {path}"
         except OSError as error:
             return f"{path} cannot be made ({error.strerror})"
+        except StoreUnavailable as error:
+            return error.message
         return None
 
     def given(self, path: str) -> bool:

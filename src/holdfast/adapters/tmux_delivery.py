@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.access import in_private_folder, open_file
 from holdfast.adapters.pane_agent import PaneAgent, foreground_agent, note_of, recorded_agent
 from holdfast.adapters.procfs import Procfs
 from holdfast.adapters.tmux_mark import MARK, mark_in, own_mark, served
@@ -292,7 +293,7 @@ class TmuxAgent:
         path = self._folder / name
         try:
             # Written by its own descriptor: 0600 whatever the umask, and never through a link.
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            with open(in_private_folder(path, _new_file), "wb") as file:
                 file.write(prompt.encode())
             self._server.run("load-buffer", "-b", name, str(path))
         except OSError as error:
@@ -305,7 +306,7 @@ class TmuxAgent:
             raise
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.truncate(path, 0)
+                os.close(open_file(path, os.O_WRONLY | os.O_TRUNC, make=False))
 
     def _clear_away(self) -> None:
         """Delete the buffers of prompts that were not pasted, also those of a gateway that was killed: nobody else should find
@@ -354,6 +355,10 @@ class TmuxAgent:
     def _run_if(self, condition: str, screen: Screen, command: str) -> bool:
         """Was the command run? It was, unless the tmux server says otherwise."""
         return "refused" not in self._server.run("if-shell", "-F", "-t", screen.pane_id, condition, command, _REFUSAL)
+
+
+def _new_file(folder: int, name: str) -> int:
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
 
 
 def _is(screen: Screen) -> str:

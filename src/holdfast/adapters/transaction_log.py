@@ -6,12 +6,12 @@ The journal_mirror says what is promised of it. Its mark lies beside it, as `.cu
 """
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 from holdfast.access import PRIVATE, Access
 from holdfast.adapters.journal_mirror import JournalMirror
+from holdfast.folder_walk import resolve
 from holdfast.kernel import clock
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
@@ -26,7 +26,7 @@ def transaction_log(path: Path, journal: Journal, logger: logging.Logger, access
     def warn(behind: Path, error: Exception) -> None:
         logger.warning("transaction log behind path=%s: %s; it goes on with the next change", behind, error)
 
-    path = Path(os.path.realpath(path))
+    path = Path(resolve(path))
     return JournalMirror(path, path.with_name(path.name + ".cursor"), journal, _line, warn, from_now=True, access=access)
 
 

@@ -6,7 +6,7 @@ lock around each change is taken by the files store, as the layout says.
 
 from pathlib import Path
 
-from holdfast.access import PRIVATE, Access, make_folder
+from holdfast.access import PRIVATE, Access, make_folder, unusable
 from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import SignalFiles
 from holdfast.adapters.swap_log_file import swap_log_file
@@ -30,10 +30,13 @@ def workflows_in_folder(
 ) -> Workflows:
     """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no place for. Makes both.
 
-    Raises OSError when they cannot be made.
+    Raises StoreUnavailable when they cannot be made.
     """
     for path in (folder, own):
-        make_folder(path, access)
+        try:
+            make_folder(path, access)
+        except OSError as error:
+            raise unusable(path, error) from None
     return Workflows(
         store,
         journal,

@@ -8,7 +8,6 @@ from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import unwritable
 from holdfast.domains.agents.cleanup import REMOVED_FOR
-from holdfast.domains.workflows.change import gone
 from holdfast.domains.workflows.refusing import unknown_words
 from holdfast.kernel.holder import Liveness, stopped
 from holdfast.kernel.wording import counted
@@ -63,7 +62,7 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if not _has_workflows(hf):
         return
     sight = hf.workflows.sight()
-    over = [workflow.name for workflow in sight.workflows if gone(workflow, sight.verdicts, sight.now)]
+    over = [workflow.name for workflow in sight.workflows if sight.gone(workflow)]
     if over:
         mend = "`holdfast workflows sweep` takes them out, and so does the next swap"
         yield warn(

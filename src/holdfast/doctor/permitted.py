@@ -7,7 +7,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.access import Access, access_for
+from holdfast.access import Access, access_for, access_like
+from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import store_path
 from holdfast.kernel.settings import Settings
@@ -23,7 +24,11 @@ _MARKS = ("-gate", "-users")
 
 def permissions(settings: Settings) -> list[Finding]:
     """Everything of a store on this machine: its files, what lies beside them, gateways, keys."""
-    looked, found, access = 0, [], access_for(settings.group)
+    looked, found = 0, []
+    # A member's settings need not name the group: the modes of the store's gate show who shares it.
+    path = store_path(settings)
+    named = settings.group is not None or path is None
+    access = access_for(settings.group) if named else access_like(f"{path}{_MARKS[0]}")
     for path, given in dict(_paths(settings)).items():
         looked += 1
         if (finding := _judged(path, given, access)) is not None:
@@ -40,6 +45,22 @@ def permissions(settings: Settings) -> list[Finding]:
     return found or [ok("permissions", f"{counted(looked, 'file or folder is', 'files and folders are')} closed to others")]
 
 
+def strangers(hf: Holdfast) -> list[Finding]:
+    """Roles that may connect to a store's database and are not its users: PostgreSQL lets each of them stop all writers."""
+    if hf.store.kind != "postgres":
+        return []
+    from holdfast.stores.postgres.store import PostgresStore
+    from holdfast.stores.postgres.upkeep import strangers
+
+    assert isinstance(hf.store, PostgresStore)
+    names = strangers(hf.store)
+    if not names:
+        return []
+    shown = ", ".join(names[:3])
+    says = f"{counted(len(names), 'role', 'roles')} may connect to this database and take its advisory locks: {shown}"
+    return [warn("permissions", says, "REVOKE CONNECT ON DATABASE ... FROM PUBLIC, and GRANT it to those who use the store")]
+
+
 def _judged(path: Path, given: bool, access: Access) -> Finding | None:
     """What is wrong with a path. One that the user chose may be seen by others, and not changed; what the settings share with a
     group is as it should be."""
@@ -53,6 +74,9 @@ def _judged(path: Path, given: bool, access: Access) -> Finding | None:
     is_folder = stat.S_ISDIR(there.st_mode)
     if there.st_gid == access.gid and mode == (access.folder if is_folder else access.file):
         return None
+    if given and not mode & (0o002 | stat.S_ISGID) and _is_alone(there.st_gid):
+        # As of a project under umask 002, where each user is a group.
+        return None
     if is_folder and mode & stat.S_ISVTX and given:
         # As of /tmp: others add names there and take none away.
         return None
@@ -63,6 +87,18 @@ def _judged(path: Path, given: bool, access: Access) -> Finding | None:
         # A laboratory may share its files with a group on purpose; then the folder hands its group on.
         return warn("permissions", says, f"{mend}, unless that group is meant to")
     return fail("permissions", says, mend, "refused")
+
+
+def _is_alone(gid: int) -> bool:
+    """Is a group the user's own, with nobody else in it?"""
+    import grp
+    import pwd
+
+    try:
+        me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return me.pw_gid == gid and group.gr_name == me.pw_name and not set(group.gr_mem) - {me.pw_name}
 
 
 def _who(mode: int) -> str:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from holdfast.app import Holdfast, connected
 from holdfast.configuration import load_settings
-from holdfast.doctor import configured, left, permitted, reached, stored
+from holdfast.doctor import configured, left, permitted, reached, records, stored
 from holdfast.doctor.finding import Finding, Looks, fail, failed
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue
@@ -43,6 +43,8 @@ def _of_store(settings: Settings, clock: Clock, limit_s: float) -> Iterator[Find
     yield from within(limit_s, "extras", lambda: configured.extras(settings))
     yield from within(limit_s, "disk", lambda: stored.disk(settings))
     yield from within(limit_s, "permissions", lambda: permitted.permissions(settings))
+    yield from within(limit_s, "log", lambda: stored.logs(settings))
+    yield from within(limit_s, "gate", lambda: stored.gates(settings))
     opened: list[Holdfast] = []
     found = within(limit_s, "store", lambda: _open(settings, opened))
     yield from found
@@ -62,11 +64,16 @@ def _of_store(settings: Settings, clock: Clock, limit_s: float) -> Iterator[Find
 
 def _in_store(hf: Holdfast, clock: Clock) -> dict[str, Looks]:
     """The checks that ask the store alone."""
+    latches: dict[str, Looks] = {"gate": lambda: stored.latches(hf)} if hf.store.kind == "postgres" else {}
     return {
         "schema": lambda: stored.schema(hf),
+        "records": lambda: records.records(hf),
+        "queues": lambda: records.queues(hf),
         "clock": lambda: stored.clocks(hf, clock),
         "leftovers": lambda: left.leftovers(hf),
         "journal": lambda: left.followers(hf),
+        **latches,
+        "permissions": lambda: permitted.strangers(hf),
     }
 
 

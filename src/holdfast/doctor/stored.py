@@ -1,28 +1,41 @@
 """The store: where it lies, its room, whether it answers and is understood; and the clocks."""
 
+import glob
 import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.app import Holdfast
 from holdfast.configuration import default_store
 from holdfast.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import HoldfastError, NotFound, StoreCorrupt, Unavailable
-from holdfast.kernel.limits import CLOCK_SKEW_S, DISK_FREE_BYTES_MIN, DOCTOR_CHECK_S
+from holdfast.kernel.limits import (
+    CLOCK_SKEW_S,
+    DISK_FREE_BYTES_MIN,
+    DOCTOR_CHECK_S,
+    GATE_HELD_S,
+    LOG_BYTES_KEPT,
+    LOG_BYTES_MAX,
+)
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage
 from holdfast.kernel.wording import counted
+from holdfast.primitives.steady_clock import steady_clock
 from holdfast.spaces import all_spaces
 from holdfast.stores.opening import sqlite_path
-from holdfast.stores.sqlite.filesystem import NETWORK, type_of
+from holdfast.stores.sqlite.doubt import gate_path
+from holdfast.stores.sqlite.filesystem import VARIABLE, is_local, type_of
+from holdfast.stores.sqlite.gate import flock_holder
+from holdfast.stores.sqlite.log_bound import blame, is_stopped, log_size
 
 _FULL_BYTES = 1 << 20
 _WRITE_S = 0.8 * DOCTOR_CHECK_S
+_LOOK_AGAIN_S = 0.1
 
 
 def store_path(settings: Settings) -> Path | None:
@@ -39,9 +52,13 @@ def disk(settings: Settings) -> list[Finding]:
     folder = _nearest(path)
     kind, room = type_of(folder), os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
-    if kind in NETWORK:
-        mend = "use a local disk, or PostgreSQL for several machines (--store postgresql://...)"
-        return [fail("disk", f"{folder} is on a network file system ({kind})", mend, "store_unavailable")]
+    if not is_local(kind):
+        mend = (
+            "use a local disk, or PostgreSQL for several machines (--store postgresql://...); if you know that it is as good, "
+            f"set {VARIABLE}={kind}"
+        )
+        says = f"{folder} is on a file system of type {kind}, which is not known to be of this machine alone"
+        return [fail("disk", says, mend, "store_unavailable")]
     if room.f_flag & os.ST_RDONLY:
         mend = f"mount it writable (mount -o remount,rw), or choose another place with --store (the store is {path})"
         return [fail("disk", f"{folder} is on a read-only file system", mend, "store_unavailable")]
@@ -49,7 +66,82 @@ def disk(settings: Settings) -> list[Finding]:
         return [fail("disk", f"{folder} has no room left: {_size(free)}", "free some room there", "store_unavailable")]
     if free < DISK_FREE_BYTES_MIN:
         return [warn("disk", f"{folder} has {_size(free)} left", f"free some: {_size(DISK_FREE_BYTES_MIN)} is little already")]
-    return [ok("disk", f"{folder}: {kind or 'local'}, {_size(free)} free")]
+    return [ok("disk", f"{folder}: {kind}, {_size(free)} free")]
+
+
+def logs(settings: Settings) -> list[Finding]:
+    """How long the logs of SQLite files are. One that only grows has a reader in its way, mostly a stopped one."""
+    path = store_path(settings)
+    found = [finding for database in _databases(path) if (finding := _log(database)) is not None]
+    return found or [ok("log", "none has grown beyond what is usual" if path else "the store keeps none on this machine")]
+
+
+def _log(database: Path) -> Finding | None:
+    size = log_size(database)
+    if size <= LOG_BYTES_KEPT:
+        return None
+    who, mend = blame(database)
+    says = f"the log of {database} has {_size(size)} and cannot be begun anew: {who}"
+    if size > LOG_BYTES_MAX:
+        return fail("log", f"{says}; changes are refused", mend, "store_unavailable")
+    return warn("log", says, f"{mend}; beyond {_size(LOG_BYTES_MAX)} changes are refused")
+
+
+def gates(settings: Settings) -> list[Finding]:
+    """Whether a process has been inside a transaction for seconds, so that nobody else can change anything."""
+    path = store_path(settings)
+    if path is None:
+        return []
+    held = {gate: pid for gate in _gates(path) if (pid := flock_holder(gate)) is not None and pid != os.getpid()}
+    end_s = time.monotonic() + GATE_HELD_S
+    while held and time.monotonic() < end_s:
+        # One that is stopped need not be looked at for long; a busy one is seen to leave.
+        time.sleep(_LOOK_AGAIN_S)
+        held = {gate: pid for gate, pid in held.items() if flock_holder(gate) == pid}
+        if held and all(is_stopped(pid) for pid in held.values()):
+            break
+    return [_held(gate, pid) for gate, pid in held.items()] or [ok("gate", "nobody keeps writers out for long")]
+
+
+def latches(hf: Holdfast) -> list[Finding]:
+    """The same on PostgreSQL: a session that has held latches for seconds."""
+    from holdfast.stores.postgres.upkeep import latched
+
+    found = [
+        warn(
+            "gate",
+            f"session {one.pid} of {one.client} has been inside a transaction for {one.seconds:.0f} s ({one.state}), and keeps "
+            "others from the same records",
+            f"continue its program if it is stopped, or end the session: SELECT pg_terminate_backend({one.pid})",
+        )
+        for one in latched(cast(Any, hf.store), GATE_HELD_S)
+    ]
+    return found or [ok("gate", "no session keeps others out for long")]
+
+
+def _held(gate: Path, pid: int) -> Finding:
+    if is_stopped(pid):
+        says = f"process {pid} is stopped inside a transaction and keeps all writers of {gate} out"
+        return fail("gate", says, f"let it go on (kill -CONT {pid}), or end it (kill -KILL {pid})", "lock_timeout")
+    says = f"process {pid} has kept all writers of {gate} out for {GATE_HELD_S:g} s"
+    return warn("gate", says, f"look at what it does (`ps {pid}`), and end it if it hangs (kill -KILL {pid})")
+
+
+def _databases(path: Path | None) -> list[Path]:
+    """The SQLite files of an embedded store that are there."""
+    if path is None:
+        return []
+    if path.is_dir():
+        return sorted(path.glob(".holdfast/**/*.sqlite"))
+    return [one for one in (path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.locks-*.sqlite"))) if one.exists()]
+
+
+def _gates(path: Path | None) -> list[Path]:
+    """The files by which one writer keeps the others out."""
+    beside = [gate for one in _databases(path) if (gate := gate_path(one)).exists()]
+    if path is None or not path.is_dir():
+        return beside
+    return [*beside, *sorted(path.glob(".holdfast/**/latch")), *sorted(path.glob("*.lock")), *sorted(path.glob("*/*.lock"))]
 
 
 def store(hf: Holdfast) -> list[Finding]:
@@ -121,6 +213,10 @@ def clocks(hf: Holdfast, clock: Clock) -> Iterator[Finding]:
         ahead_s = (newest.at - there).total_seconds()
         mend = "set it right; leases that were given before last that much longer, and nothing is taken from anybody"
         yield warn("clock", f"the clock was set back: the journal's newest entry is {ahead_s:.0f} s ahead", mend)
+    elif (jump := steady_clock(hf.store).peek()) is not None:
+        says = f"the clock was set forward by {jump.seconds:.0f} s, {jump.ago_s:.0f} s ago"
+        mend = "set it back if it is wrong: no lease ends by that for 5 minutes, and nothing is removed for its age for a day"
+        yield warn("clock", says, mend)
     else:
         against = f"within {abs(skew_s):.2f} s of PostgreSQL's" if hf.store.kind == "postgres" else "the store's own"
         yield ok("clock", f"this machine's clock is {against}")

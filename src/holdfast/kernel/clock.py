@@ -1,13 +1,24 @@
 """Time, passed in. Instants are aware UTC datetimes; nothing in the house calls the system clock but SystemClock."""
 
+import os
 import re
+import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from holdfast.kernel.errors import InvalidValue
 
 # The zone may be missing here, so that `aware` can say what is wrong with that. Compiled when first used: few programs do.
 _RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
+
+
+class Passing(NamedTuple):
+    """How much time has passed on a clock that nobody sets."""
+
+    clock: str
+    """Which clock: two readings can be compared if they are of the same one, in whatever processes."""
+    seconds: float
 
 
 class Clock(Protocol):
@@ -17,12 +28,35 @@ class Clock(Protocol):
         """Return the current instant, aware, in UTC. Not promised to be monotonic: a machine's clock can be stepped."""
         ...
 
+    def passing(self) -> Passing:
+        """Return how much time has passed, by a clock that nobody can step."""
+        ...
+
 
 class SystemClock:
     """The machine's wall clock."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def passing(self) -> Passing:
+        return since_boot()
+
+
+def since_boot() -> Passing:
+    """How long this machine has been up, the time asleep included; the same for all its processes."""
+    return Passing(_boot(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+@lru_cache(maxsize=1)
+def _boot(pid: int) -> str:
+    """Which boot, and which time namespace of it: each has an offset of its own."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()}-{os.stat('/proc/self/ns/time').st_ino}"
+    except OSError:
+        # What cannot be named is known to this process alone.
+        return f"process-{pid}-{time.clock_gettime_ns(time.CLOCK_BOOTTIME)}"
 
 
 def aware(at: datetime, what: str = "timestamp") -> datetime:
@@ -63,7 +97,7 @@ def ago(now: datetime, seconds: float) -> datetime:
     try:
         return after(now, -seconds)
     except OverflowError:
-        return _BEGINNING
+        return BEGINNING
 
 
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
+BEGINNING = datetime.min.replace(tzinfo=UTC)

@@ -68,6 +68,34 @@ def to_plain(value: Any) -> Any:
     return msgspec.json.decode(_encoder.encode(value))
 
 
+def json_bytes(value: Any) -> int:
+    """How many bytes a value takes as JSON in UTF-8. A text takes more than its characters: up to 4 bytes for each, and 6 for
+    a control character. Raises InvalidValue for what is no JSON."""
+    try:
+        return len(_encoder.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"this cannot be written as JSON: {error}") from None
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """The text, if it takes at most that many bytes as JSON; otherwise its beginning with a visible mark, which does. A bound
+    below the mark gives the mark alone."""
+    if json_bytes(text) <= bytes_max:
+        return text
+    low, high = 0, min(len(text), max(bytes_max, 0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if json_bytes(text[:middle] + CUT) <= bytes_max:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low] + CUT
+
+
+CUT = " [cut]"
+"""What stands at the end of a text that was cut."""
+
+
 def _naive(value: Value, at: datetime) -> InvalidValue:
     name = next(f.name for f in msgspec.structs.fields(value) if getattr(value, f.name) is at)
     return InvalidValue(f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only", field=name)
@@ -96,3 +124,18 @@ def _mentions_instant(kind: Any) -> bool:
 
 _INSTANTS: dict[type[Value], Callable[[Value], tuple[Any, ...]]] = {}
 _encoder = msgspec.json.Encoder()
+
+
+_FRAMES_MIN = 100
+
+
+def blame_stack(error: Exception) -> None:
+    """Of an error in reading a document: raise RecursionError if it was met since this thread's stack is nearly full, and not
+    since the document is nested too deeply. A sound document must not be taken for damaged."""
+    if isinstance(error, RecursionError):
+        _descend(_FRAMES_MIN)
+
+
+def _descend(frames: int) -> None:
+    if frames:
+        _descend(frames - 1)

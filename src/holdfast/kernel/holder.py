@@ -10,7 +10,9 @@ verdict is here.
 import enum
 from typing import NamedTuple, Protocol
 
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Plain, json_bytes
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import HOLDER_BYTES_MAX
 from holdfast.kernel.ordering import Parts
 
 
@@ -63,6 +65,15 @@ class Holder(Plain, frozen=True, kw_only=True):
         return (self.host_id, self.boot_id, self.pid_ns, self.pid, self.start_ticks)
 
 
+def check_holder(holder: Holder) -> Holder:
+    """Return `holder` if a record has room for it. Raises InvalidValue."""
+    if (size := json_bytes(holder)) > HOLDER_BYTES_MAX:
+        raise InvalidValue(
+            f"the process takes {size} bytes as JSON and may take {HOLDER_BYTES_MAX}: give it a shorter label", field="holder"
+        )
+    return holder
+
+
 class ThisProcess:
     """Stands for the process that calls, where a holder may be given."""
 
@@ -79,6 +90,11 @@ class Processes(Protocol):
 
     def sight(self, pid: int) -> Sighting | None:
         """What is known of a pid in this namespace; None when there is none."""
+        ...
+
+    def boot_lives(self, boot_id: str) -> bool:
+        """Is a process at work on this kernel that has this boot id? Containers may have one of their own. False proves
+        nothing."""
         ...
 
     def current(self, label: str = "") -> Holder:
@@ -104,14 +120,15 @@ def in_sight(processes: Processes, *, embedded: bool) -> Parts:
 def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
     """Is the holder alive, dead or unknown, as seen from this process?
 
-    `embedded` says that the store lives on this machine alone: then another boot of the same host is proof of death. On a
-    shared database it is not, since cloned machines share host ids.
+    `embedded` says that the store lives on this machine alone: then another boot of the same host is proof of death, unless
+    processes with that boot id are at work here, in a container or outside of one. On a shared database it is none, since
+    cloned machines share host ids.
     """
     here = processes.here()
     if holder.host_id != here.host_id:
         return Liveness.UNKNOWN
     if holder.boot_id != here.boot_id:
-        return Liveness.DEAD if embedded else Liveness.UNKNOWN
+        return Liveness.DEAD if embedded and not processes.boot_lives(holder.boot_id) else Liveness.UNKNOWN
     if holder.pid_ns != here.pid_ns:
         return Liveness.UNKNOWN
     seen = processes.sight(holder.pid)

@@ -21,6 +21,12 @@ INDEX_BYTES_MAX = KEY_BYTES_MAX + 176
 RECORD_BYTES_MAX = 1 << 20
 """Largest encoded record. A store is for claims and small documents, not for blobs."""
 
+LABEL_JSON_BYTES_MAX = 4 * LABEL_CHARS_MAX + 2
+"""Longest label as JSON: a character has up to four bytes, and the two that are escaped become two."""
+
+HOLDER_BYTES_MAX = 2 * LABEL_JSON_BYTES_MAX + 512
+"""Longest process as JSON: its label, the id of its machine, and what else tells it from every other process."""
+
 ENTRY_BYTES_MAX = 64 << 10
 """Largest encoded data of one journal entry."""
 
@@ -37,6 +43,29 @@ WAIT_RECHECK_S = 2.0
 """Longest sleep of a waiter before it looks again by itself. A wake-up is lost only if its sender is killed between its
 commit and its signal; this bounds what that costs."""
 
+CLOCK_LOOK_EVERY_S = 10.0
+"""How long a process relies on its last comparison of the store's clock with the time that has passed."""
+
+CLOCK_WRITE_EVERY_S = 60.0
+"""How old what the store knows of its clock may be before a process that compares it writes it anew."""
+
+CLOCK_JUMP_S = 2.0
+"""By how much the store's clock may be ahead of the time that has passed before it counts as set forward: a leap second, a step
+of a time server, a slow answer."""
+
+LEASE_JUMP_BELIEVED_S = 300.0
+"""How long after the store's clock was set forward a lease is judged without that. A live holder renews several times in it."""
+
+RETENTION_JUMP_BELIEVED_S = 24 * 3600.0
+"""How long after the store's clock was set forward nothing is removed for its age by that."""
+
+CLOCK_SILENCE_S = 24 * 3600.0
+"""How old the newest journal entry may be when a store is first used after a boot, before the clock counts as set forward for
+what is removed by its age."""
+
+CLOCK_ROWS_KEEP_S = 30 * 24 * 3600.0
+"""How long the clock of an earlier boot is remembered."""
+
 LISTEN_TOPICS_MAX = 256
 """Most topics of one listener."""
 
@@ -45,6 +74,9 @@ JOURNAL_KEEP_ENTRIES = 100_000
 
 JOURNAL_KEEP_S = 30 * 24 * 3600.0
 """Age up to which journal entries are kept by default."""
+
+JOURNAL_KEEP_LEAST = 1000
+"""Journal entries kept however old they are: by a clock that is wrong, all of them are."""
 
 JOURNAL_TRIM_EVERY = 1024
 """How many entries pass, on average, between two looks at the journal's bounds."""
@@ -81,6 +113,17 @@ CLOCK_SKEW_S = 2.0
 
 DISK_FREE_BYTES_MIN = 64 << 20
 """How much room a store's disk should have: the log of a busy store grows to a good part of it."""
+
+LOG_BYTES_KEPT = 64 << 20
+"""How long SQLite's log stays when it is begun anew, and from where on the doctor speaks of it. It is begun anew at 14 MB
+unless a reader is in the way."""
+
+LOG_BYTES_MAX = 1 << 30
+"""How long SQLite's log may get while a stopped reader keeps it from being begun anew; then changes are refused. Some hundred
+thousand changes: one stopped process must not stop all writers soon, nor fill the disk in the end."""
+
+GATE_HELD_S = 2.0
+"""How long a process may be inside a transaction before the doctor speaks of it."""
 
 FILES_RETRY_ATTEMPTS = 3
 """How often the files store tries to read or write a file before it says that it cannot."""
@@ -150,8 +193,11 @@ JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time limit of a job."""
 
 JOB_PROMPT_BYTES_MAX = 768 << 10
-"""Longest prompt of a job, as JSON in UTF-8. The rest of a record's room is for its claim, its result and its history: a job
-that could be registered and not be claimed would block its queue."""
+"""Longest prompt of a job, as JSON in UTF-8."""
+
+JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
+"""Largest record of a job when it is registered: the longest prompt, and its names, paths and broker. The rest of a record's
+room is for what attempts add (JOB_GROWTH_BYTES_MAX), so that a job which was registered can be claimed and ended."""
 
 JOB_ATTEMPTS_MAX = 1000
 """Most attempts that a job may be given."""
@@ -163,11 +209,25 @@ be away for a minute, as while another takes over, and no work of hours is to be
 JOB_PAST_ATTEMPTS_MAX = 10
 """How many of a job's attempts that did not complete it are remembered in its record, the last ones."""
 
-JOB_PAST_ERROR_CHARS_MAX = 500
-"""How much is remembered of what went wrong in each of them."""
+JOB_PAST_ERROR_BYTES_MAX = 2 << 10
+"""How much is remembered of what went wrong in each of them, as JSON."""
 
-JOB_LATE_BYTES_MAX = 64 << 10
-"""Longest text that is kept of a verdict that came too late, so that the record has room for the verdict that counts."""
+JOB_LATE_BYTES_MAX = 24 << 10
+"""How much of a verdict that came too late is kept, as JSON: of its result, and of its error."""
+
+JOB_CLAIM_BYTES_MAX = HOLDER_BYTES_MAX + (2 << 10)
+"""Most that a claim, and the numbers and times of a job, add to its record."""
+
+JOB_GROWTH_BYTES_MAX = (
+    JOB_CLAIM_BYTES_MAX
+    + JOB_PAST_ATTEMPTS_MAX * (HOLDER_BYTES_MAX + JOB_PAST_ERROR_BYTES_MAX + 2 * LABEL_JSON_BYTES_MAX)
+    + 2 * JOB_LATE_BYTES_MAX
+    + 4 * LABEL_JSON_BYTES_MAX
+)
+"""Most that attempts add to a job's record beside the words of its verdict: the claim, the past attempts and a late result."""
+
+JOB_VERDICT_BYTES_MIN = RECORD_BYTES_MAX - JOB_REGISTERED_BYTES_MAX - JOB_GROWTH_BYTES_MAX
+"""How much of a verdict's words is always kept, as JSON. More is kept where the rest of the record is smaller."""
 
 JOBS_SWEEP_EVERY_S = 1.0
 """How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""
@@ -189,6 +249,9 @@ JOBS_KEEP = 100_000
 
 JOBS_KEEP_S = 30 * 24 * 3600.0
 """Age up to which finished jobs are kept by default."""
+
+JOBS_KEEP_LEAST = 1000
+"""Finished jobs kept by default however old they are: by a clock that is wrong, all of them are."""
 
 JOBS_PRUNED_MAX = 500
 """Most finished jobs removed in one transaction."""
@@ -262,10 +325,21 @@ QUEUE_PRUNE_LEAST_S = 24 * 3600.0
 """How long ago a request must have ended for a person to drop it: until then its idempotency key may be asked again."""
 
 PROMPT_BYTES_MAX = 256 << 10
-"""Longest prompt in UTF-8. With the answer beside it, a request stays within a record's bound."""
+"""Longest prompt in UTF-8."""
 
 ANSWER_CHARS_MAX = 64 << 10
 """Longest answer that is kept of a request; of a longer one, the end."""
+
+REQUEST_PAYLOAD_BYTES_MAX = 2 * PROMPT_BYTES_MAX + (1 << 10)
+"""Largest payload of a request, as JSON: the longest prompt fits, also when each of its characters is escaped, which makes two
+bytes of one."""
+
+REQUEST_RESULT_BYTES_MAX = 6 * ANSWER_CHARS_MAX + (16 << 10)
+"""Largest result that is kept of a request, as JSON: the longest answer fits, also one of control characters alone, each of
+which takes six bytes. With the payload beside it, a request stays within a record's bound."""
+
+REQUEST_DETAIL_BYTES_MAX = 16 << 10
+"""Longest reason that is kept of a request's failure, as JSON."""
 
 ACCEPTS_PER_COMMIT_MAX = 64
 """Most requests that are accepted in one commit."""
@@ -303,6 +377,9 @@ GATEWAY_EVENTS_BYTES_MAX = 16 << 20
 HTTP_BODY_BYTES_MAX = 832 << 10
 """Largest body of an HTTP request. The longest prompt fits, also when a client escapes all that is not ASCII, which makes three
 bytes of one at most."""
+
+HTTP_CODE_BYTES_MAX = 1 << 10
+"""Largest body that carries the code of a link, which somebody sends who has not shown a token yet."""
 
 HTTP_HEADER_BYTES_MAX = 32 << 10
 """Largest head of an HTTP request."""
@@ -356,7 +433,10 @@ SERVER_LINKS_MAX = 16
 """Most one-time links that nobody has used yet; the oldest goes first."""
 
 SERVER_SESSION_S = 7 * 24 * 3600.0
-"""How long a browser that came by a link stays let in."""
+"""How long a page that came by a link stays let in."""
+
+SERVER_ENDED_MAX = 1000
+"""How many sessions a server remembers that were logged out before their end."""
 
 LEASES_PER_HOST_MAX = 256
 """Most leases on one host or one neighbour entry: they are one record, which has a bound."""

@@ -4,6 +4,7 @@ import re
 
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.limits import ID_CHARS_MAX, LABEL_CHARS_MAX
+from holdfast.kernel.text import invisible_in
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\Z")
@@ -41,13 +42,28 @@ def check_job_id(value: str, what: str = "job id") -> str:
 
 
 def check_label(value: str, what: str = "label") -> str:
-    """Return `value` if it may be a label: 1 to 256 printable characters, such as `/dev/ttyUSB0` or `tmux:claude-a`.
+    """Return `value` if it may be the label of something that is there: 1 to 256 characters, such as `/dev/ttyUSB0`.
 
     Control characters, and halves of surrogate pairs that no encoding can carry, raise InvalidName.
     """
     if isinstance(value, str) and _LABEL.match(value):
         return value
     raise _refusal(value, what, f"1 to {LABEL_CHARS_MAX} characters without control characters")
+
+
+def check_new_label(value: str, what: str = "label") -> str:
+    """Return `value` if something new may have this label: one without characters that nobody sees (see `kernel.text`), as two
+    names that look the same are one to people. What has such a label from before is still found. Raises InvalidName."""
+    check_label(value, what)
+    if (found := invisible_in(value)) is not None:
+        at, character = found
+        raise InvalidName(
+            f"{_shortened(value)} cannot be {_article(what)}: nobody sees its character {at + 1}, U+{ord(character):04X}. "
+            "Leave it out",
+            what=what,
+            at=at,
+        )
+    return value
 
 
 def check_text(value: str, what: str) -> str:
@@ -73,10 +89,12 @@ def path_component(label: str) -> str:
 
 
 def _refusal(value: object, what: str, rule: str) -> InvalidName:
+    return InvalidName(f"{_shortened(value)} cannot be {_article(what)}: use {rule}", what=what)
+
+
+def _shortened(value: object) -> str:
     shown = ascii(value)
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
-    return InvalidName(f"{shown} cannot be {_article(what)}: use {rule}", what=what)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _article(what: str) -> str:

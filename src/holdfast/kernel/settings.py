@@ -25,7 +25,7 @@ from holdfast.kernel.limits import (
     RETRY_ATTEMPTS,
     RETRY_DELAY_S,
 )
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_label, check_new_label
 
 FILE_NAME = "holdfast.toml"
 DEFAULT_NAMESPACE = "default"
@@ -178,6 +178,8 @@ class Settings(Value, frozen=True, kw_only=True):
         for name, label in (("actor", self.actor), ("host_id", self.host_id), ("group", self.group)):
             if label is not None:
                 check_label(label, name)
+        if self.actor is not None:
+            check_new_label(self.actor, "actor")
 
 
 ENVIRONMENT = {

@@ -10,11 +10,12 @@
 A store holds no rule. It knows spaces (kernel/space.py) and bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from holdfast.kernel.clock import Passing
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
@@ -127,18 +128,26 @@ class Tx(ReadTx, Protocol):
         """Remove a record; False when there was none."""
         ...
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        """The first record of an index that no other transaction is taking at this moment. A damaged one raises, unless
-        `damaged` is a list to tell of it in; then it is passed over."""
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
+        """The first record of an index that no other transaction is taking at this moment, `but_for` those under some keys. A
+        damaged one raises, unless `damaged` is a list to tell of it in; then it is passed over."""
         ...
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         """Append a journal entry and return its revision. It commits with the transaction or not at all."""
         ...
 
-    def trim(self, *, keep: int, before: datetime) -> int:
-        """Drop journal entries that are older than `before`, and the oldest above `keep`; return how many. The newest entry
-        always stays."""
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
+        """Drop journal entries that are older than `before`, and the oldest above `keep`; return how many. Of those within
+        `keep`, the newest `least` stay however old they are; and the newest entry always stays."""
         ...
 
     def notify(self, topic: str) -> None:
@@ -194,6 +203,11 @@ class Store(Protocol):
         """True when only this machine can use the store, so that another boot of it proves a holder's death."""
         ...
 
+    def boot_in_use(self, boot_id: str) -> bool:
+        """Has a process with that boot id this store open? Then that boot has not ended: a container may have a boot id of its
+        own. True where it cannot be told."""
+        ...
+
     def now(self) -> datetime:
         """The store's clock, as far as it can be known without asking for each answer.
 
@@ -201,6 +215,10 @@ class Store(Protocol):
         since, asked anew when that is more than a minute: within a round trip and a minute's drift of the database's clock,
         whatever this machine's says. May go back, as clocks do. The lease of what one statement grants begins here.
         """
+        ...
+
+    def passing(self) -> Passing:
+        """How much time has passed on a clock of this machine that nobody sets, and which one: see primitives/steady_clock."""
         ...
 
     def transact(

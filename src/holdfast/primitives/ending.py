@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+_NO_MEMORY_S = 0.05
+
 
 class Ending(Protocol):
     """Something that is over at a moment of the process's monotonic clock, which a renewal moves; `math.inf`: at none."""
@@ -50,13 +52,23 @@ class Endings:
 
     def _run(self) -> None:
         while not self._closed:
-            self._bell.clear()
-            now_s = time.monotonic()
-            for one in [one for one in self._held() if one.ends_s <= now_s]:
-                self._over(one)
-            if (left_s := self._left_s(now_s)) is None:
-                return
-            self._bell.wait(left_s)
+            try:
+                if not self._tell_and_wait():
+                    return
+            except MemoryError:
+                # Nobody else tells of an end.
+                time.sleep(_NO_MEMORY_S)
+
+    def _tell_and_wait(self) -> bool:
+        """Tell of what is over, and wait for the next end; False when there is none."""
+        self._bell.clear()
+        now_s = time.monotonic()
+        for one in [one for one in self._held() if one.ends_s <= now_s]:
+            self._over(one)
+        if (left_s := self._left_s(now_s)) is None:
+            return False
+        self._bell.wait(left_s)
+        return True
 
     def _left_s(self, now_s: float) -> float | None:
         """Until the next end. None: there is none, and so this thread is over; what is watched then begins another."""

@@ -14,16 +14,17 @@ from datetime import datetime
 from typing import TypeVar
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.codec import Plain, Record
+from holdfast.kernel.codec import Plain, Record, json_bytes
 from holdfast.kernel.errors import InvalidValue, NotFound
-from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess, probe
-from holdfast.kernel.lease import Lease, reclaimable
-from holdfast.kernel.limits import HOLD_LEASE_S
-from holdfast.kernel.names import check_label
+from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess, check_holder, probe
+from holdfast.kernel.lease import Lease
+from holdfast.kernel.limits import HOLD_LEASE_S, RECORD_BYTES_MAX
+from holdfast.kernel.names import check_label, check_new_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Row, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.renewing import Renewing
+from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 
 class Hold(Plain, frozen=True, kw_only=True):
@@ -60,9 +61,9 @@ def dropped(holds: tuple[H, ...], by: str) -> tuple[H, ...]:
     return tuple(other for other in holds if other.by != by)
 
 
-def living(holds: tuple[H, ...], verdicts: Verdicts, now: datetime) -> tuple[H, ...]:
+def living(holds: tuple[H, ...], verdicts: Verdicts, now: datetime, steady: SteadyClock) -> tuple[H, ...]:
     """The holders that count: those that nobody may reclaim. A process of which nothing is known counts as alive."""
-    return tuple(hold for hold in holds if not reclaimable(hold.lease, _liveness(hold, verdicts), now))
+    return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, _liveness(hold, verdicts), now))
 
 
 def verdicts_on(holds: Iterable[Hold], processes: Processes, *, embedded: bool) -> dict[Holder, Liveness]:
@@ -87,6 +88,7 @@ class Holds:
         self, store: Store, journal: Journal, processes: Processes, *, lease_s: float = HOLD_LEASE_S, label: str = ""
     ) -> None:
         self._store = store
+        self._steady = steady_clock(store)
         self._journal = journal
         self._processes = processes
         self._lease_s = lease_s
@@ -101,10 +103,12 @@ class Holds:
         The hold ends with `process`, which is this one unless told, or after `ttl_s`; without a process it needs a `ttl_s`.
         Raises InvalidName and InvalidValue.
         """
-        check_label(subject, "subject")
-        check_label(by, "holder")
+        check_new_label(subject, "subject")
+        check_new_label(by, "holder")
         self._renewing.begin()
         holder = self._processes.current(self._label) if isinstance(process, ThisProcess) else process
+        if holder is not None:
+            check_holder(holder)
         if holder is None and ttl_s is None:
             raise InvalidValue(
                 "a hold that no process has needs a ttl_s, or nothing would ever end it: give one, or the process that has it",
@@ -114,6 +118,7 @@ class Holds:
         def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
             lease = leases.grant(tx.now, self._lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None)
             holds = taken(living_ones, Hold(by=by, lease=lease, process=holder))
+            _check_room(subject, holds)
             self._write(tx, subject, holds)
             self._journal.append(tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)})
             return len(holds)
@@ -151,7 +156,7 @@ class Holds:
         row = self._store.get(HOLDS, check_label(subject, "subject"))
         if row is None:
             return ()
-        return living(row.record.holds, self._look_at(row.record.holds), self._store.now())
+        return living(row.record.holds, self._look_at(row.record.holds), self._store.now(), self._steady)
 
     def subjects(self) -> dict[str, int]:
         """Every subject that is held, and how many hold it. A damaged record hides no other; `holdfast store check` tells of
@@ -159,7 +164,7 @@ class Holds:
         rows = self._rows()
         verdicts = self._look_at([hold for row in rows for hold in row.record.holds])
         now = self._store.now()
-        counts = {row.key: len(living(row.record.holds, verdicts, now)) for row in rows}
+        counts = {row.key: len(living(row.record.holds, verdicts, now, self._steady)) for row in rows}
         return {subject: count for subject, count in counts.items() if count}
 
     def sweep(self) -> int:
@@ -173,12 +178,13 @@ class Holds:
     def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
         """Change one subject's holders in one step, in which those that are gone leave too; return what the body does, and how
         many were gone."""
+        self._steady.look()
         row = self._store.get(HOLDS, subject)
         verdicts = {} if row is None else self._look_at(row.record.holds)
 
         def change(tx: Tx) -> tuple[int, int]:
             before = _holds_in(tx, subject)
-            rest = living(before, verdicts, tx.now)
+            rest = living(before, verdicts, tx.now, self._steady)
             left = {hold.by for hold in rest}
             for gone in before:
                 if gone.by not in left:
@@ -200,6 +206,25 @@ class Holds:
 
     def _look_at(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
         return verdicts_on(holds, self._processes, embedded=self._store.embedded)
+
+
+def _check_room(subject: str, holds: tuple[Hold, ...]) -> None:
+    """Raises InvalidValue for holders whose record could not be written, now or when they are renewed."""
+    most = RECORD_BYTES_MAX - _HOLD_BYTES_MAX
+    size = sum(json_bytes(hold.by) + json_bytes(hold.process) + _HOLD_BYTES_MAX for hold in holds)
+    if size > most:
+        raise InvalidValue(
+            f"the holders of {subject} take {size} bytes as JSON and may take {most}: let others drop it first, or use another "
+            "subject",
+            subject=subject,
+            bytes=size,
+            bytes_max=most,
+        )
+
+
+_HOLD_BYTES_MAX = 192
+"""Most that a hold takes beside its name and its process. Its times are not measured: those of a renewal may be longer, as a
+whole second has no fraction."""
 
 
 def _holds_in(tx: ReadTx, subject: str) -> tuple[Hold, ...]:

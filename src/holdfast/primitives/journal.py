@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.kernel import clock
-from holdfast.kernel.limits import JOURNAL_LAG_LOOK_MAX, JOURNAL_TRIM_EVERY
+from holdfast.kernel.limits import JOURNAL_KEEP_LEAST, JOURNAL_LAG_LOOK_MAX, JOURNAL_TRIM_EVERY
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
+from holdfast.primitives.steady_clock import steady_clock
 
 SECRET_ENDINGS = (
     *("password", "passwd", "passphrase", "secret", "credential", "credentials", "authorization"),
@@ -56,10 +57,16 @@ class Journal:
         return revision
 
     def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Drop what is beyond the bounds (the configured ones unless told) and return how many entries that were."""
+        """Drop what is beyond the bounds (the configured ones unless told) and return how many entries that were.
+
+        By the configured bounds, the last JOURNAL_KEEP_LEAST go for no age. None goes for an age that it has by a clock that
+        was just set forward, or in a process that does not know how the store's clock runs.
+        """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
-        return tx.trim(keep=keep, before=clock.ago(tx.now, age_s))
+        now = proven(self, tx, asked=keep_s is not None)
+        before = clock.BEGINNING if now is None else clock.ago(now, age_s)
+        return tx.trim(keep=keep, before=before, least=JOURNAL_KEEP_LEAST if keep_s is None else 1)
 
     def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
         """The last entries, oldest first, and the cursor to follow on from."""
@@ -117,7 +124,14 @@ class Journal:
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
         """Trim the journal now, in a transaction of its own; return how many entries were dropped."""
+        steady_clock(self._store).look()
         return self._store.transact(lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[])
+
+
+def proven(journal: Journal, tx: Tx, *, asked: bool = False) -> datetime | None:
+    """The store's clock, by which something is old enough to be removed; None when that is not known here. `asked`: somebody
+    asked for an age."""
+    return steady_clock(journal._store).proven(tx.now, asked=asked)
 
 
 def matches(entry: Entry, begin: datetime | None, subject: str | None) -> bool:

@@ -4,18 +4,23 @@ It begins with the first thing to keep and ends when there has been none for a w
 lease costs it nothing.
 """
 
+import contextlib
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
 from holdfast.primitives.ending import Endings
+from holdfast.primitives.steady_clock import steady_clock
 
 _IDLE_S = 60.0
-_CLOSING_S = 5.0
+_CLOSING_S = 2.0
 _STORE_LOST_S = 1.0
+_BEHIND_S = 0.05
 
 
 class Kept(Protocol):
@@ -50,6 +55,8 @@ class Keeper(Generic[K]):
     some of that is left the thread does not end for want of work. What is over by this process's clock is lost at that moment,
     whether or not the store answers."""
 
+    _wake_fd: int | None
+
     def __init__(
         self,
         store: Store,
@@ -70,6 +77,14 @@ class Keeper(Generic[K]):
         self._wake_every_s = min(tick_every_s, renew_every_s)
         self._endings = Endings(lambda: list(self._held.values()), self._over)
         self.begin_process()
+        _keepers.add(self)
+
+    def leave_inherited(self) -> None:
+        """In a forked child, at once: close the copy of the parent's descriptor. Later its number may be another file's."""
+        fd, self._wake_fd = self._wake_fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def begin_process(self) -> None:
         """Begin with nothing, as in a forked child: what was held is its parent's."""
@@ -78,6 +93,7 @@ class Keeper(Generic[K]):
         self._held: dict[str, K] = {}
         self._renewed_s: dict[str, float] = {}
         self._thread: threading.Thread | None = None
+        self._wake_fd = None
         self._closed = False
 
     def add(self, kept: K) -> None:
@@ -102,18 +118,25 @@ class Keeper(Generic[K]):
         return one.id in self._held
 
     def wake(self) -> None:
-        """See to it that the thread runs, for what is to be done at its ticks."""
+        """See to it that the thread runs, and does now what is to be done at its ticks."""
         if self._thread is None:
             self._start()
+        with self._mutex:
+            self._nudge()
 
-    def close(self, wake: Callable[[str], None]) -> None:
-        """End the thread. What is still held lives by its process and lease alone from then on."""
+    def close(self) -> None:
+        """End the thread. What is still held lives by its process and lease alone from then on. Asks nothing of the store,
+        which may be shut."""
         with self._mutex:
             self._closed, thread = True, self._thread
+            self._nudge()
         self._endings.close()
         if thread is not None and thread is not threading.current_thread():
-            wake(self._topic())
             thread.join(_CLOSING_S)
+
+    def _nudge(self) -> None:
+        if self._wake_fd is not None:
+            os.eventfd_write(self._wake_fd, 1)
 
     def _over(self, one: Any) -> None:
         if self._held.pop(one.id, None) is not None:
@@ -122,30 +145,54 @@ class Keeper(Generic[K]):
     def _start(self) -> None:
         with self._mutex:
             if self._thread is None and not self._closed:
+                if self._wake_fd is None:
+                    self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:
+                    # Nobody would keep anything from here on. One that began all the same does no harm.
+                    self._thread = None
+                    raise
 
     def _run(self) -> None:
         try:
-            self._keep()
+            while True:
+                try:
+                    self._keep()
+                    return
+                except (MemoryError, RecursionError):
+                    # Nobody else renews what is held, or withdraws what was left.
+                    time.sleep(_BEHIND_S)
         finally:
             with self._mutex:
                 if self._thread is threading.current_thread():
                     self._thread = None
+                if self._thread is None and self._wake_fd is not None:
+                    os.close(self._wake_fd)
+                    self._wake_fd = None
 
     def _keep(self) -> None:
         idle_since_s = time.monotonic()
+        nudged = self._wake_fd
+        assert nudged is not None
         # At first, as after a lost store: a notice may have come before there were ears for it.
         notified = True
         while True:
             try:
                 with self._store.listen([self._topic()]) as ears:
                     while True:
+                        # A holder that lives sees to it that others know how the store's clock runs.
+                        steady_clock(self._store).look()
                         self._look(everything=notified)
                         idle_since_s = time.monotonic() if self._held else idle_since_s
                         if self._done(idle_since_s):
                             return
-                        notified = ears.wait(self._wake_every_s).notified
+                        # What is left of the last tick is tried again at once: others may wait for it.
+                        woken = ears.wait(_BEHIND_S if self._behind() else self._wake_every_s, also=[nudged])
+                        notified = woken.notified
+                        if nudged in woken.ready:
+                            os.eventfd_read(nudged)
                         self._tick()
             except (HoldfastError, OSError):
                 # The store does not answer, or was closed. What cannot be renewed now is renewed when it is back, of which
@@ -185,3 +232,14 @@ class Keeper(Generic[K]):
 
     def _last_s(self, one: K) -> float:
         return self._renewed_s.get(one.id, one.since_s)
+
+
+_keepers: "weakref.WeakSet[Keeper[Any]]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for keeper in list(_keepers):
+        keeper.leave_inherited()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,13 +7,14 @@ import contextlib
 import math
 import os
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import Corrupt, HoldfastError
+from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Store, Tx
@@ -54,6 +55,7 @@ class Renewing:
         self._lease_s = lease_s
         self._begin_process()
         self._keeper: Keeper[Mine] = Keeper(store, topic=lambda: self._topic, renew=self.renew, renew_every_s=lease_s / 3)
+        _all.add(self)
 
     def keep(self, space: Space[Any], keys: Iterable[str], by: str, process: Holder | None) -> None:
         """Give signs of life for a hold from now on; for one that no process has, there are none to give."""
@@ -76,8 +78,7 @@ class Renewing:
     def close(self) -> None:
         """Stop everything. Nothing is dropped."""
         if os.getpid() == self._pid:
-            with contextlib.suppress(HoldfastError):
-                self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[], durable=False))
+            self._keeper.close()
 
     def renew(self, mine: list[Mine]) -> list[Mine]:
         """Renew what is due, of what this process took and still holds; return the rest."""
@@ -124,3 +125,16 @@ class Renewing:
         self._pid = os.getpid()
         # What only this process listens to, so that closing wakes no other.
         self._topic = f"{self._named}/{os.urandom(6).hex()}"
+
+
+_all: weakref.WeakSet[Renewing] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, while it has one thread: of several that came later, one would clear away what another has taken."""
+    for renewing in list(_all):
+        with contextlib.suppress(Exception):
+            renewing.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)

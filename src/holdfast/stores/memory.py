@@ -3,22 +3,24 @@
 Promised: the port's semantics for the threads of one process. Not promised: anything after the process ends, or in another.
 """
 
-import threading
+import os
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.kernel import token
-from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import Corrupt, LockTimeout, StoreUnavailable
+from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.ordering import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
 from holdfast.stores import plain
+from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.ranks import Ranks
 from holdfast.stores.scoping import (
     ENDED,
@@ -69,14 +71,27 @@ class MemoryStore:
     def __init__(self, *, namespace: str = "default", clock: Clock | None = None) -> None:
         self.namespace = namespace
         self._clock = clock or SystemClock()
-        self._gate = threading.Lock()
+        self._gate = owned_lock()
         self._board = Switchboard()
         self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
         self._journal = new_journal()
         self._closed = False
+        _stores.add(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: go on with what was committed. A thread that the child lacks may have been inside, and be waited
+        for."""
+        self._gate = owned_lock()
+        self._board.after_fork()
 
     def now(self) -> datetime:
         return self._clock.now()
+
+    def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - no other process sees it
+        return False
+
+    def passing(self) -> Passing:
+        return self._clock.passing()
 
     def transact(
         self,
@@ -88,13 +103,32 @@ class MemoryStore:
     ) -> T:
         spaces = spaces_of(scope)
         same_residence(spaces)
-        with self._turn(timeout_s):
-            tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
+        self._check_open()
+        gate = self._gate
+        if gate._is_owned():
+            raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
+        mine = False
+        try:
+            # As in the gate of SQLite files: an exception out of a signal's handler leaves nothing locked.
             try:
-                result = body(tx)
-                self._world = tx.world()
+                mine = gate.acquire(timeout=min(max(timeout_s, 0), TIMEOUT_MAX))
+                if not mine:
+                    raise LockTimeout(
+                        f"no turn to write within {timeout_s:.3g} s: another thread is in a transaction", outcome="none"
+                    )
+                tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
+                try:
+                    result = body(tx)
+                    self._world = tx.world()
+                finally:
+                    tx.end()
             finally:
-                tx.end()
+                if mine or gate._is_owned():
+                    gate.release()
+        except BaseException:
+            if gate._is_owned():
+                gate.release()
+            raise
         for topic in tx.topics:
             self._board.notify(topic)
         return result
@@ -141,16 +175,6 @@ class MemoryStore:
 
     def close(self) -> None:
         self._closed = True
-
-    @contextmanager
-    def _turn(self, timeout_s: float) -> Iterator[None]:
-        self._check_open()
-        if not self._gate.acquire(timeout=max(timeout_s, 0)):
-            raise LockTimeout(f"no turn to write within {timeout_s:.3g} s: another thread is in a transaction", outcome="none")
-        try:
-            yield
-        finally:
-            self._gate.release()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -257,10 +281,18 @@ class _MemoryTx(_MemoryReadTx):
     def delete(self, space: Space[Any], key: str) -> bool:
         return self._set(space, key, None) is not None
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
         for key in self._shelf(space).ranks.keys(index_number(space, index), *span(match)):
             # One at a time: of a long line only the first is wanted.
-            if found := self._rows(space, [key], damaged):
+            if key not in but_for and (found := self._rows(space, [key], damaged)):
                 return found[0]
         return None
 
@@ -275,11 +307,12 @@ class _MemoryTx(_MemoryReadTx):
         self.notify(JOURNAL_TOPIC)
         return revision
 
-    def trim(self, *, keep: int, before: datetime) -> int:
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         self._check_current()
         entries = self._journal
         # The newest stays whatever a stepped clock says of its age.
-        kept = tuple(e for age, e in enumerate(entries[::-1]) if age == 0 or (age < keep and e.at >= before))[::-1]
+        newest = enumerate(entries[::-1])
+        kept = tuple(e for age, e in newest if age == 0 or (age < keep and (age < least or e.at >= before)))[::-1]
         self._journal = kept
         return len(entries) - len(kept)
 
@@ -304,3 +337,14 @@ class _MemoryTx(_MemoryReadTx):
             shelf.records[key] = stored
         shelf.ranks.move(key, old and old.places, stored and stored.places)
         return old
+
+
+_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

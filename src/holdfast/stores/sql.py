@@ -5,7 +5,7 @@ NULL. What differs between databases is in a Dialect.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -249,13 +249,24 @@ class SqlTx(SqlReadTx, ABC):
         sql = self._table(space).delete
         return storable(key) and self.change(sql, (self._ns, key)) > 0
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
         low, high = span(match)
         column, suffix = self._column(space, index), self.dialect.skip_locked
         passed = 0
         while True:
             bad: Damage | None = None if damaged is None else []
             found = self._select(space, column, low, high, reverse=False, limit=1, damaged=bad, offset=passed, suffix=suffix)
+            if found and found[0].key in but_for:
+                passed += 1
+                continue
             if found or not bad or damaged is None:
                 return found[0] if found else None
             damaged += bad

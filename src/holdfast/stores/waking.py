@@ -14,7 +14,10 @@ from holdfast.kernel.store import Woken
 
 
 class FdListener:
-    """A listener whose notices make one descriptor readable."""
+    """A listener whose notices make one descriptor readable. It is closed once: at the end of its `with` block, or when nothing
+    refers to it any more, since an exception came before the block began."""
+
+    _close: Callable[[], None] | None = None
 
     def __init__(self, fd: int, address: str, close: Callable[[], None]) -> None:
         self.address = address
@@ -25,7 +28,12 @@ class FdListener:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def __del__(self) -> None:
+        self.__exit__()
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         sleep_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, 0.0), WAIT_RECHECK_S)
@@ -40,7 +48,8 @@ class Switchboard:
     """Topics to listeners of this process: eventfds, so that a sleeper can watch other descriptors too."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        # A listener that was left to the garbage collector leaves at any moment, also amid what is done here.
+        self._mutex = threading.RLock()
         self._ears: dict[str, set[int]] = {}
         self._numbers = count(1)
 
@@ -48,23 +57,32 @@ class Switchboard:
         """Open an ear for the topics and for an address of its own."""
         check_topics(topics)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        with self._mutex:
-            own = f"@{address}{next(self._numbers)}"
-            heard = (*topics, own)
-            for topic in heard:
-                self._ears.setdefault(topic, set()).add(fd)
+        heard: tuple[str, ...] = tuple(topics)
+        try:
+            with self._mutex:
+                own = f"@{address}{next(self._numbers)}"
+                heard = (*topics, own)
+                for topic in heard:
+                    self._ears.setdefault(topic, set()).add(fd)
+        except BaseException:
+            self._leave(fd, heard)
+            raise
         return FdListener(fd, own, lambda: self._leave(fd, heard))
 
     def notify(self, topic: str) -> None:
         """Wake the topic's listeners in this process."""
         with self._mutex:
-            for fd in self._ears.get(topic, ()):
+            for fd in tuple(self._ears.get(topic, ())):
                 os.eventfd_write(fd, 1)
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread that it lacks may have been waking listeners."""
+        self._mutex = threading.RLock()
 
     def notify_all(self) -> None:
         """Wake everyone to look again, as after a lost connection."""
         with self._mutex:
-            for fd in {fd for fds in self._ears.values() for fd in fds}:
+            for fd in {fd for fds in tuple(self._ears.values()) for fd in tuple(fds)}:
                 os.eventfd_write(fd, 1)
 
     def _leave(self, fd: int, heard: Sequence[str]) -> None:

@@ -2,16 +2,27 @@
 
 from datetime import UTC, datetime, timedelta
 
+from holdfast.kernel.clock import Passing
+
 
 class ManualClock:
-    """Starts at a fixed instant; `advance` moves it, also backwards, as a stepped machine clock would."""
+    """Starts at a fixed instant. `advance` lets time pass; `step` sets the clock, as somebody sets a machine's."""
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._at = at
+        self._passed_s = 0.0
 
     def now(self) -> datetime:
         return self._at
 
+    def passing(self) -> Passing:
+        return Passing(f"manual-{id(self)}", self._passed_s)
+
     def advance(self, seconds: float) -> None:
-        """Move the clock by some seconds, negative ones back."""
+        """Let so many seconds pass. Negative ones step the clock back, since time does not."""
+        self._at += timedelta(seconds=seconds)
+        self._passed_s += max(seconds, 0.0)
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward, or back, while no time passes."""
         self._at += timedelta(seconds=seconds)

@@ -13,9 +13,11 @@ from holdfast.domains.agents.record import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.debris import Debris, Leftover
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, SchemaTooNew
+from holdfast.kernel.limits import RETENTION_JUMP_BELIEVED_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import steady_clock
 
 Gone = Callable[[Agent], bool]
 
@@ -86,6 +88,7 @@ def clean(
     # TOML and the command line can say nan and inf.
     if not 0 <= grace_s < float("inf"):
         raise InvalidValue(f"a grace of {grace_s} s is not possible: give 0 or more seconds", field="grace_s")
+    steady_clock(store).look()
     looked = _looked(_records(store, grace_s, gone), _leftovers(store, debris, grace_s))
     planned = [item for item in looked if item.why in REMOVED_FOR]
     preserved = [item for item in looked if item.why not in REMOVED_FOR]
@@ -113,16 +116,21 @@ def _records(store: Store, grace_s: float, gone: Gone | None) -> list[Item]:
     def look(tx: ReadTx) -> tuple[list[Agent], Damage, datetime]:
         damaged: Damage = []
         found = [row.record for row in tx.range(AGENTS, damaged=damaged)]
-        return found, damaged, tx.now
+        return found, damaged, _now(store, tx.now)
 
     agents, damaged, now = store.read(look, scope=[AGENTS])
     items = [_item(agent.agent_id, verdict(agent, now, grace_s, gone), agent.agent_name) for agent in agents]
     return items + [_item(str(one.fields.get("key", "")), verdict(one, now, grace_s, None), one.message) for one in damaged]
 
 
+def _now(store: Store, now: datetime) -> datetime:
+    """The store's clock, by which an agent's lease is over: a record is removed for it, so it must be long over."""
+    return steady_clock(store).believed(now, after_s=RETENTION_JUMP_BELIEVED_S)
+
+
 def _leftovers(store: Store, debris: Debris | None, grace_s: float) -> list[Item]:
     found = [] if debris is None else debris.leftovers(AGENTS)
-    return [_item(one.key, verdict(one, store.now(), grace_s, None), "") for one in found]
+    return [_item(one.key, verdict(one, _now(store, store.now()), grace_s, None), "") for one in found]
 
 
 def _item(agent_id: str, why: Why, detail: str) -> Item:
@@ -154,7 +162,7 @@ def _remove(
         if found is None:
             return None
         same = isinstance(found, Agent) and isinstance(seen, Agent) and _mark(found) == _mark(seen)
-        if verdict(found, tx.now, grace_s, lambda _: still_gone and same) not in REMOVED_FOR:
+        if verdict(found, _now(store, tx.now), grace_s, lambda _: still_gone and same) not in REMOVED_FOR:
             return None
         tx.delete(AGENTS, item.agent_id)
         name = {"agent_name": found.agent_name} if isinstance(found, Agent) else {}

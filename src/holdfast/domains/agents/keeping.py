@@ -4,14 +4,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from holdfast.domains.agents.owning import topic_of
 from holdfast.domains.agents.record import AGENTS, Agent, lease_of
 from holdfast.domains.agents.registry import Agents
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import HoldfastError, Lost
-from holdfast.kernel.space import rows
+from holdfast.kernel.errors import Lost
 from holdfast.primitives.keeper import Keeper
 
 
@@ -50,10 +48,7 @@ class Keeping:
 
     def close(self) -> None:
         """Stop renewing. The record stays until it is removed, or its lease ends."""
-        with suppress(HoldfastError):
-            self._keeper.close(
-                lambda topic: self._agents.store.transact(lambda tx: tx.notify(topic), scope=[rows(AGENTS)], durable=False)
-            )
+        self._keeper.close()
 
     def _renew(self, due: list["Keeping"]) -> list["Keeping"]:
         agent, store = self._agent, self._agents.store

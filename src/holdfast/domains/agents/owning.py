@@ -17,6 +17,7 @@ from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import steady_clock
 
 Mark = tuple[str, str, int]
 """One generation as it was seen: id, generation and token."""
@@ -32,6 +33,7 @@ class Owning:
 
     def __init__(self, store: Store, journal: Journal, outside: Outside, settings: AgentSettings) -> None:
         self._store = store
+        self._steady = steady_clock(store)
         self._journal = journal
         self._outside = outside
         self._lease_s = settings.lease_s
@@ -39,14 +41,15 @@ class Owning:
 
     def publish(self, draft: Draft, *, lease_s: float | None, until: datetime | None, take_over: bool) -> Agent:
         """Put the draft in its place, if nobody else who may live has it."""
+        self._steady.look()
         gone = self._gone(draft)
 
         def body(tx: Tx) -> Agent:
             agent = self._granted(tx, draft, lease_s, until)
             before, damaged = _present(tx, draft.agent_id)
-            self._check_resume(before, draft, tx.now)
+            self._check_resume(before, draft, self._steady.believed(tx.now))
             for other in self._others(tx, draft, before):
-                why = _reason(other, tx.now, gone, take_over=take_over)
+                why = _reason(other, self._steady.believed(tx.now), gone, take_over=take_over)
                 if why is None:
                     raise self._held(other, draft, tx.now)
                 self._take_over(tx, other, draft, why)
@@ -109,7 +112,7 @@ class Owning:
 
         def look(tx: ReadTx) -> list[Agent]:
             before, _ = _present(tx, draft.agent_id)
-            return [other for other in self._others(tx, draft, before) if other.fresh(tx.now)]
+            return [other for other in self._others(tx, draft, before) if other.fresh(self._steady.believed(tx.now))]
 
         others = self._store.read(look, scope=[AGENTS])
         return {_mark(one) for one in others if liveness.is_gone(one, self._outside, embedded=self._store.embedded)}
@@ -120,7 +123,7 @@ class Owning:
             yield before
         if self._exclusive:
             for row in tx.find(AGENTS, "name", (bare(draft.agent_name),), damaged=[]):
-                if row.key != draft.agent_id and row.record.fresh(tx.now):
+                if row.key != draft.agent_id and row.record.fresh(self._steady.believed(tx.now)):
                     yield row.record
 
     def _granted(self, tx: Tx, draft: Draft, lease_s: float | None, until: datetime | None) -> Agent:

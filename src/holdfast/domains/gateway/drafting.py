@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
+from holdfast.kernel.text import hidden_in
 from holdfast.primitives.queue import Draft
 from holdfast.primitives.queue.queue import check_draft
 
@@ -34,7 +35,10 @@ def draft_of(
 
 
 def check_prompt(prompt: str) -> None:
-    """Refuse a prompt that is empty, too long, or has control characters other than tab and newline. Raises InvalidValue."""
+    """Refuse a prompt that is empty, too long, hides text, or has control characters other than tab and newline.
+
+    Raises InvalidValue. What hides text is said in `kernel.text`.
+    """
     if not prompt.strip():
         raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
     if (found := _FORBIDDEN.search(prompt)) is not None:
@@ -43,6 +47,14 @@ def check_prompt(prompt: str) -> None:
             "a terminal would obey the others",
             field="prompt",
             at=found.start(),
+        )
+    if (hidden := hidden_in(prompt)) is not None:
+        at, character = hidden
+        raise InvalidValue(
+            f"the prompt hides text from people: its character {at + 1} is U+{ord(character):04X}, which the agent reads and "
+            "nobody at its terminal sees. Leave it and those behind it out",
+            field="prompt",
+            at=at,
         )
     size = len(prompt.encode())
     if size > PROMPT_BYTES_MAX:

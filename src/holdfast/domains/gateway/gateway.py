@@ -24,6 +24,7 @@ from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.line import Line
 from holdfast.primitives.queue.queue import new_id
 from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ class Gateway:
 
         Raises Held while another gateway of the agent lives, and when the queue is another's.
         """
+        steady = steady_clock(self.queue.store)
+        steady.look()
         before = self._recorded()
         verdict = Liveness.DEAD if before.server is None else self._probed(before.server)
 
@@ -116,7 +119,7 @@ class Gateway:
             server = attachment.server
             # A verdict is about the server that was looked at, and about no other.
             known = verdict if server == before.server else Liveness.ALIVE
-            if server is not None and not leases.reclaimable(server.lease, known, tx.now):
+            if server is not None and not steady.reclaimable(server.lease, known, tx.now):
                 raise served_by(self.agent, server)
             attachment = belonging(attachment, self.agent, owner)
             lease = leases.grant(tx.now, self._lease_s)
@@ -154,6 +157,7 @@ class Gateway:
             lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=replace(attachment.server, lease=lease)))
 
+        steady_clock(self.queue.store).look()
         self._change(body)
 
     def belong(self, owner: str) -> None:

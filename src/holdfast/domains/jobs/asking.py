@@ -4,13 +4,14 @@ import os
 from base64 import b64encode, urlsafe_b64encode
 from datetime import datetime
 
+from holdfast.domains.jobs.bounds import check_prompt_size, check_registered
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.reach import check_broker
 from holdfast.domains.jobs.record import JOBS, Job, default_prefix
-from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Collision, InvalidValue
-from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_PROMPT_BYTES_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
-from holdfast.kernel.names import check_id, check_label, check_text
+from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, PATH_CHARS_MAX
+from holdfast.kernel.names import check_id, check_label, check_new_label, check_text
 from holdfast.kernel.store import Tx
 
 AUTH_TOKEN_BYTES = 32
@@ -42,19 +43,15 @@ class Wish(Plain, frozen=True, kw_only=True):
 
     def checked(self) -> "Wish":
         """Return it. Raises InvalidName and InvalidValue."""
-        check_label(self.agent, "agent")
-        check_label(self.agent_session, "agent session")
+        check_new_label(self.agent, "agent")
+        check_new_label(self.agent_session, "agent session")
         if self.job_id is not None:
             # Stricter than what is read: a command would take a leading - for an option.
             check_id(self.job_id, "job id")
         if not self.prompt.strip():
             raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
         check_text(self.prompt, "prompt")
-        if (size := len(to_json(self.prompt))) > JOB_PROMPT_BYTES_MAX:
-            raise InvalidValue(
-                f"the prompt has {size} bytes and may have {JOB_PROMPT_BYTES_MAX}: put it into a file and tell its path",
-                field="prompt",
-            )
+        check_prompt_size(self.prompt)
         for path in self.expected_artifacts:
             _check_path(path, "expected artifact")
         if self.workdir is not None:
@@ -72,14 +69,14 @@ class Wish(Plain, frozen=True, kw_only=True):
 
 def new_job(tx: Tx, wish: Wish, about: datetime) -> Job:
     """The job of a wish, pending, inside the transaction that registers it `about` this time. Raises Collision when its id is
-    taken."""
+    taken, and InvalidValue when it is too large."""
     # Not the transaction's time: to know that, a store may first have to begin.
     job_id = wish.job_id or _new_id(about)
     while tx.get(JOBS, job_id, expected=False) is not None:
         if wish.job_id is not None:
             raise Collision(f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id)
         job_id = _new_id(tx.now)
-    return Job(
+    job = Job(
         job_id=job_id,
         created_at=tx.now,
         updated_at=tx.now,
@@ -97,6 +94,8 @@ def new_job(tx: Tx, wish: Wish, about: datetime) -> Job:
         max_attempts=wish.max_attempts,
         auth_token=_new_key() if wish.signed else None,
     )
+    check_registered(job)
+    return job
 
 
 def _new_id(now: datetime) -> str:

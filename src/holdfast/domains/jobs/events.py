@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domains.jobs.record import Job, JobStatus
-from holdfast.kernel.codec import Instant, Plain, Record, to_json, to_plain
+from holdfast.kernel.codec import Instant, Plain, Record, cut, json_bytes, to_plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
 from holdfast.kernel.names import check_text
@@ -25,6 +25,9 @@ WIRE_VERSION = 1
 _SEQ_DIGITS = 12
 SEQ_MAX = 10**_SEQ_DIGITS - 1
 """Greatest number of an event: keys with more digits would not be in order."""
+
+SIGNATURE_BYTES_MAX = 128
+"""What a signature adds to an event."""
 
 
 class EventKind(enum.StrEnum):
@@ -89,18 +92,27 @@ def kind_named(value: EventKind | str) -> EventKind:
         raise InvalidValue(f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event") from None
 
 
-def signed(event: Event, job: Job) -> Event:
-    """The event with its signature, if the job has a key. Raises InvalidValue for one that is too large or is no JSON."""
+def bounded(event: Event) -> Event:
+    """The event within its bound. The words of one that moves its job are cut: how work ended is never refused for its length.
+    Raises InvalidValue for any other that is too large, and for data that is no JSON."""
     check_text(event.detail, "detail")
     try:
-        size = len(to_json(event))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(f"the event's data is no JSON: {error}", field="data") from None
+        size = json_bytes(event)
+    except InvalidValue as error:
+        raise InvalidValue(f"the event's data is wrong: {error.message}", field="data") from None
+    if size > JOB_EVENT_BYTES_MAX and event.event in MOVES:
+        event = msgspec.structs.replace(event, detail=cut(event.detail, json_bytes(event.detail) - size + JOB_EVENT_BYTES_MAX))
+        size = json_bytes(event)
     if size > JOB_EVENT_BYTES_MAX:
         raise InvalidValue(
             f"the event has {size} bytes and may have {JOB_EVENT_BYTES_MAX}: put large content into a file and tell its path",
             bytes=size,
         )
+    return event
+
+
+def signed(event: Event, job: Job) -> Event:
+    """The event with its signature, if the job has a key."""
     if job.auth_token is None:
         return event
     return msgspec.structs.replace(event, sig=signature(to_plain(event), job.auth_token))

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.record import JOBS, TIMED_OUT, WORKER_DIED, Job, JobStatus, LateResult
+from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Fenced, HoldfastError, ImpossibleTransition, InvalidValue
 from holdfast.kernel.limits import JOB_LATE_BYTES_MAX
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
-
-_CUT = " [cut]"
 
 
 class Verdict(NamedTuple):
@@ -89,6 +88,4 @@ def _attempt_of(job: Job, token: int | None) -> int | None:
 
 
 def _bounded(words: str | None) -> str | None:
-    if words is None or len(words.encode()) <= JOB_LATE_BYTES_MAX:
-        return words
-    return words.encode()[:JOB_LATE_BYTES_MAX].decode(errors="ignore") + _CUT
+    return None if words is None else cut(words, JOB_LATE_BYTES_MAX)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
+from holdfast.domains.jobs.bounds import has_room
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus, ended_group
 from holdfast.kernel.limits import JOBS_PAGE
 from holdfast.kernel.ordering import Parts
@@ -63,6 +64,25 @@ def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
     damaged: Damage = []
     streams = [(row.record for row in tx.find(JOBS, "ended", (group,), limit=limit, damaged=damaged)) for group in groups]
     return list(islice(merge(*streams, key=place_of), limit))
+
+
+def pending_without_room(tx: ReadTx, damaged: Damage) -> list[Job]:
+    """The pending jobs that have no room for a claim, in the order of their turns; damaged ones are told."""
+    found: list[Job] = []
+    seen: set[str] = set()
+    start: Parts | None = None
+    size = JOBS_PAGE
+    while True:
+        bad: Damage = []
+        page = [row.record for row in tx.find(JOBS, "turn", start=start, limit=size, damaged=bad)]
+        _tell(damaged, bad)
+        found += [job for job in page if job.job_id not in seen and not has_room(job)]
+        if len(page) + len(bad) < size:
+            return found
+        following = (page[-1].agent_session, -page[-1].priority, page[-1].arrival) if page else start
+        # More in one place than a page holds, or a page of damaged ones.
+        size = 2 * size if following == start else JOBS_PAGE
+        seen, start = {job.job_id for job in page}, following
 
 
 def place_of(job: Job) -> Place:

@@ -6,6 +6,7 @@ another machine, it died if it gave no sign of life for its lease. A job past it
 its idle limit, ends in error. A claim without a recorded process is ended by these limits alone.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,13 +32,22 @@ from holdfast.domains.jobs.record import (
 )
 from holdfast.domains.jobs.writing import write
 from holdfast.kernel.clock import render
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder, Liveness, Processes, in_sight, probe
-from holdfast.kernel.limits import JOBS_OF_WORKERS_READ, JOBS_SWEEP_EVERY_S, JOBS_SWEPT_MAX, JOBS_WATCHED_MAX
+from holdfast.kernel.limits import (
+    JOBS_OF_WORKERS_READ,
+    JOBS_SWEEP_EVERY_S,
+    JOBS_SWEPT_MAX,
+    JOBS_WATCHED_MAX,
+    RETENTION_JUMP_BELIEVED_S,
+    TRANSACT_TIMEOUT_S,
+)
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 
 class Sweep(NamedTuple):
@@ -62,6 +72,7 @@ class Reaper:
         self._store = store
         self._journal = journal
         self._processes = processes
+        self._steady = steady_clock(store)
         self._next_s = 0.0
 
     def sweep_if_due(self) -> bool:
@@ -71,12 +82,12 @@ class Reaper:
         self.sweep()
         return True
 
-    def sweep(self) -> Sweep:
-        """Look for running jobs that must be reaped, page by page, and reap them. Reads those that are overdue, those of dead
-        processes, and a few of each live one: the others may be many."""
+    def sweep(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sweep:
+        """Look for running jobs that must be reaped, page by page, and reap them, each page within `timeout_s`. Reads those
+        that are overdue, those of dead processes, and a few of each live one: the others may be many."""
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         known: Known = {}
-        reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects, known)]
+        reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects, known, timeout_s)]
         return Sweep(reaped, [holder for holder, liveness in known.items() if liveness is Liveness.ALIVE])
 
     def due(self) -> list[Job]:
@@ -95,7 +106,9 @@ class Reaper:
 
         by_worker = self._pages(partial(_by_worker, match=match), JOBS_OF_WORKERS_READ, behind)
         for page in chain(by_worker, self._pages(_overdue, JOBS_SWEPT_MAX, due_place)):
-            suspects = [job for job in page.jobs if _verdict(job, self._liveness(job, known), page.now) is not None]
+            if any(_is_late(job, self._liveness(job, known), page.now) for job in page.jobs):
+                self._steady.look()
+            suspects = [job for job in page.jobs if self._verdict(job, known, page.now) is not None]
             if suspects:
                 yield suspects
 
@@ -137,10 +150,13 @@ class Reaper:
             known[holder] = self._probe(holder)
         return known[holder]
 
+    def _verdict(self, job: Job, known: "Known", now: datetime) -> Job | None:
+        return _verdict(job, self._liveness(job, known), now, self._steady)
+
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job], known: "Known") -> list[Job]:
+    def _reap(self, suspects: Sequence[Job], known: "Known", timeout_s: float) -> list[Job]:
         # In the order of their keys, as everybody who latches several records does.
         dead = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
 
@@ -150,13 +166,15 @@ class Reaper:
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.token != seen.token or row.record.status is not JobStatus.RUNNING:
                     continue
-                after = _verdict(row.record, self._liveness(seen, known), tx.now)
-                if after is not None:
-                    write(tx, self._journal, row.record, after, told={"why": after.error_code or WORKER_DIED})
-                    reaped.append(after)
+                after = _verdict(row.record, self._liveness(seen, known), tx.now, self._steady)
+                if after is None:
+                    continue
+                # One that an earlier version registered too large may have no room for its end: it must not keep the others.
+                with contextlib.suppress(InvalidValue):
+                    reaped.append(write(tx, self._journal, row.record, after, told={"why": after.error_code or WORKER_DIED}))
             return reaped
 
-        return self._store.transact(body, scope=[rows(JOBS)])
+        return self._store.transact(body, scope=[rows(JOBS)], timeout_s=timeout_s)
 
 
 Known = dict[Holder, Liveness]
@@ -191,19 +209,29 @@ def _overdue(tx: ReadTx, *, start: Parts | None, limit: int) -> _Page:
     return _Page(tx.now, [row.record for row in found], len(found) + len(damaged) == limit)
 
 
-def _verdict(job: Job, liveness: Liveness, now: datetime) -> Job | None:
-    """What becomes of a running job; None when it goes on."""
+def _is_late(job: Job, liveness: Liveness, now: datetime) -> bool:
+    """Has a running job passed a limit by the store's clock?"""
+    ends = [due_at(job), lease_ends_at(job) if liveness is Liveness.UNKNOWN else None]
+    return any(end is not None and end < now for end in ends)
+
+
+def _verdict(job: Job, liveness: Liveness, now: datetime, steady: SteadyClock) -> Job | None:
+    """What becomes of a running job; None when it goes on. A clock that was just set forward ends none."""
     if liveness is Liveness.DEAD:
         return _bereft(job, now, "its worker died")
-    lease_end = lease_ends_at(job)
-    if liveness is Liveness.UNKNOWN and lease_end is not None and lease_end < now:
-        return _bereft(job, now, f"its worker gave no sign of life since {render(last_sign(job))} and cannot be seen from here")
-    due = due_at(job)
-    if due is None or now <= due:
+    if not _is_late(job, liveness, now):
         return None
+    sign, lease_end = last_sign(job), lease_ends_at(job)
+    if liveness is Liveness.UNKNOWN and lease_end is not None and lease_end < steady.believed(now, since=sign):
+        return _bereft(job, now, f"its worker gave no sign of life since {render(sign)} and cannot be seen from here")
+    # A time limit may be long, and nothing renews it: what the clock was set forward by is left out for as long.
     begun = job.started_at or job.updated_at
-    if (now - begun).total_seconds() > job.timeout_sec:
+    limit_now = steady.believed(now, since=begun, after_s=RETENTION_JUMP_BELIEVED_S)
+    if (limit_now - begun).total_seconds() > job.timeout_sec:
         return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
+    due = due_at(job)
+    if due is None or steady.believed(now, since=sign) <= due:
+        return None
     return _failed(job, now, TIMED_OUT, f"no sign of it came for {job.idle_timeout_sec:g} s")
 
 

@@ -60,6 +60,7 @@ for _status, _steps in TRANSITIONS.items():
 
 TIMED_OUT = "timed_out"
 WORKER_DIED = "worker_died"
+TOO_LARGE = "too_large"
 
 
 class PastAttempt(Plain, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,27 +1,39 @@
 """The registry of jobs: each operation is one transaction, and its journal entry commits with it."""
 
-import time
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
+from holdfast.domains.jobs.bounds import no_room, too_large
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.late import Kept, Verdict, check_verdict
 from holdfast.domains.jobs.reaping import Reaper
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, JOBS, NEW_JOB_LIMITS, Job, JobStatus, TimeLimits
+from holdfast.domains.jobs.record import ATTEMPTS_MAX, JOBS, NEW_JOB_LIMITS, TOO_LARGE, Job, JobStatus, TimeLimits
 from holdfast.domains.jobs.unanswered import Unanswered
 from holdfast.domains.jobs.writing import job_topic, queue_topic, write
+from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Corrupt, HoldfastError, ImpossibleTransition, InvalidValue, NotFound, Unavailable
-from holdfast.kernel.holder import Holder, Processes
-from holdfast.kernel.limits import JOBS_PAGE, JOBS_PRUNE_EVERY, LIST_MAX
+from holdfast.kernel.holder import Holder, Processes, check_holder
+from holdfast.kernel.limits import (
+    JOB_PAST_ERROR_BYTES_MAX,
+    JOBS_KEEP_LEAST,
+    JOBS_PAGE,
+    JOBS_PRUNE_EVERY,
+    LIST_MAX,
+    TRANSACT_TIMEOUT_S,
+)
 from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, Scope, Store, Tx
+from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import steady_clock
 
 
 class Also(NamedTuple):
@@ -30,6 +42,19 @@ class Also(NamedTuple):
 
     scope: Scope
     do: Callable[[Tx, Job], Job]
+
+
+class _NoRoom(NamedTuple):
+    """A pending job whose record has no room for a claim: an earlier version registered it."""
+
+    job: Job
+
+
+class _FinishedAndBegun(NamedTuple):
+    """What the transaction of `finish_and_pick` came to."""
+
+    done: Job
+    picked: Job | _NoRoom | None
 
 
 _JOBS_ALONE: Scope = [rows(JOBS)]
@@ -48,7 +73,8 @@ class Jobs:
 
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
     counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, and one past its
-    limits ends in error; a damaged job holds up no other. Not promised: that work is done once; a job that was put back is
+    limits ends in error; a job that is damaged, or too large to
+    be claimed, holds up no other. Not promised: that work is done once; a job that was put back is
     done again. What is no error and should be known goes to `warn`, which is a log unless it is set. `limits` are the time
     limits of a new job whose registrant names none.
     """
@@ -136,21 +162,23 @@ class Jobs:
         happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder, as for a one-shot command,
         only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd` becomes readable. What a holder
         may have been given by a call that was not answered is put back by its process's next one. Raises InvalidName, and
-        InvalidValue for a `wait_s` that is no number.
+        InvalidValue for a `wait_s` that is no number; LockTimeout when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
             raise InvalidValue("wait_s is not a number: give the seconds to wait", field="wait_s")
+        if holder is not None:
+            check_holder(holder)
         if wait_s <= 0:
             return self._pick_now(agent_session, holder)
-        deadline = time.monotonic() + wait_s
+        deadline = Deadline(wait_s)
         stops = [] if stop_fd is None else [stop_fd]
         with self._store.listen([queue_topic(agent_session)]) as ears:
             while True:
-                alive = self._reaper.sweep().alive
-                job = self._pick(agent_session, holder)
-                left_s = deadline - time.monotonic()
-                if job is not None or left_s <= 0:
+                alive = deadline.insist(self._reaper.sweep, stop_fd=stop_fd).alive
+                job = deadline.insist(partial(self._pick, agent_session, holder), stop_fd=stop_fd)
+                left_s = deadline.left_s()
+                if job is not None or deadline.passed():
                     return job
                 # Whoever took a job since the sweep is not watched: of that one's death the next look tells, a little later.
                 with self._reaper.watching(alive) as watched:
@@ -178,8 +206,9 @@ class Jobs:
         """
         check_job_id(job_id)
         wanted = steps.status_named(status)
-        steps.check_words(result, error)
+        steps.check_words(result, error, error_code)
         verdict = Verdict(wanted, result, error, error_code)
+        steady_clock(self._store).look()
 
         def body(tx: Tx) -> Job | Kept:
             job = existing(tx, job_id)
@@ -187,7 +216,7 @@ class Jobs:
                 return late
             after = steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None)
             after = after if also is None else also.do(tx, after)
-            write(tx, self._journal, job, after)
+            after = write(tx, self._journal, job, after)
             if job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.PENDING):
                 # Its worker should hear of it: a token shows which attempt is meant, and not that its worker shows it.
                 tx.notify(job_topic(job_id))
@@ -219,12 +248,14 @@ class Jobs:
             raise InvalidValue(f"{wanted.value} does not end a job: use completed, error or cancelled", field="status")
         if agent_session is not None:
             check_label(agent_session, "agent session")
-        steps.check_words(result, error)
+        steps.check_words(result, error, error_code)
+        if holder is not None:
+            check_holder(holder)
         self._reaper.sweep_if_due()
         verdict = Verdict(wanted, result, error, error_code)
         damaged: Damage = []
 
-        def body(tx: Tx) -> Finished | Kept:
+        def body(tx: Tx) -> _FinishedAndBegun | Kept:
             damaged.clear()
             job = existing(tx, job_id)
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
@@ -233,17 +264,18 @@ class Jobs:
             row = tx.take_first(JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged)
             done = steps.ended(job, wanted, tx.now, result=result, error=error, error_code=error_code)
             done = done if also is None else also.do(tx, done)
-            write(tx, self._journal, job, done)
-            if row is None:
-                return Finished(done, None)
-            picked = steps.begun(row.record, tx.now, tx.revision, holder, self._keep.lease_s)
-            write(tx, self._journal, row.record, picked)
-            return Finished(done, picked)
+            done = write(tx, self._journal, job, done)
+            return _FinishedAndBegun(done, None if row is None else self._begin(tx, row.record, holder))
 
         scope = _JOBS_ALONE if also is None else also.scope
-        finished = self._unanswered.claim(body, lambda found: None if isinstance(found, Kept) else found.picked, scope=scope)
+        finished = self._unanswered.claim(body, _picked, scope=scope)
         self._tell(damaged)
-        return finished.fail() if isinstance(finished, Kept) else finished
+        if isinstance(finished, Kept):
+            return finished.fail()
+        if isinstance(finished.picked, _NoRoom):
+            self._pass_over(finished.picked.job)
+            return Finished(finished.done, self._pick(agent_session or finished.done.agent_session, holder))
+        return Finished(finished.done, finished.picked)
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
         """End a pending or running job as cancelled; a worker that has it is fenced from then on. A job that ended in error is
@@ -254,9 +286,8 @@ class Jobs:
             job = existing(tx, job_id)
             if job.status is not JobStatus.ERROR:
                 return None
-            after = steps.given_up(job, tx.now)
-            write(tx, self._journal, job, after, told={"why": "given_up", "reason": reason})
-            return after
+            told = {"why": "given_up", "reason": None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX)}
+            return write(tx, self._journal, job, steps.given_up(job, tx.now), told=told)
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
@@ -278,9 +309,7 @@ class Jobs:
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
-            after = steps.retried(job, tx.now)
-            write(tx, self._journal, job, after, told={"why": "retried"})
-            return after
+            return write(tx, self._journal, job, steps.retried(job, tx.now), told={"why": "retried"})
 
         return self._store.transact(body, scope=_JOBS_ALONE)
 
@@ -324,6 +353,8 @@ class Jobs:
             tx.put(JOBS, job_id, alive)
             return alive
 
+        # A worker that lives sees to it that others know how the store's clock runs.
+        steady_clock(self._store).look()
         return self._store.transact(body, scope=_JOBS_ALONE, durable=False)
 
     def next_seq(self, job_id: str) -> int:
@@ -355,7 +386,9 @@ class Jobs:
 
         keep = self._keep.keep_finished if keep_finished is None else keep_finished
         age_s = self._keep.keep_s if keep_s is None else keep_s
-        return prune(self._store, self._journal, keep=keep, keep_s=age_s, adopted=adopted)
+        # Whoever names an age means it; by the bounds alone the last ones stay.
+        least = JOBS_KEEP_LEAST if keep_s is None else 0
+        return prune(self._store, self._journal, keep=keep, keep_s=age_s, keep_least=least, adopted=adopted)
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
@@ -399,6 +432,13 @@ class Jobs:
             scope=[JOBS],
         )
 
+    def unpickable(self, *, damaged: Damage) -> list[Job]:
+        """The pending jobs that each pick passes over, as their records have no room for a claim: an earlier version registered
+        them. Damaged ones, which it passes over too, are told in `damaged`. Changes nothing."""
+        from holdfast.domains.jobs.listing import pending_without_room
+
+        return self._store.read(lambda tx: pending_without_room(tx, damaged), scope=[JOBS])
+
     def counts(self) -> dict[JobStatus, int]:
         """How many jobs have each status, as they are recorded: reads none of them, and reaps none."""
         from holdfast.domains.jobs.listing import counts
@@ -420,31 +460,65 @@ class Jobs:
             self.warn(f"not reaped: {error.message}")
 
     def _pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
+        steady_clock(self._store).look()
         swept = self._reaper.sweep_if_due()
         job = self._pick(agent_session, holder)
         if job is None and not swept and self._reaper.sweep().reaped:
             return self._pick(agent_session, holder)
         return job
 
-    def _pick(self, agent_session: str, holder: Holder | None) -> Job | None:
+    def _pick(self, agent_session: str, holder: Holder | None, timeout_s: float = TRANSACT_TIMEOUT_S) -> Job | None:
         damaged: Damage = []
+        passed: set[str] = set()
 
-        def body(tx: Tx) -> Job | None:
+        def body(tx: Tx) -> Job | _NoRoom | None:
             damaged.clear()
-            row = tx.take_first(JOBS, "turn", (agent_session,), damaged=damaged)
-            if row is None:
-                return None
-            job = steps.begun(row.record, tx.now, tx.revision, holder, self._keep.lease_s)
-            write(tx, self._journal, row.record, job)
-            return job
+            row = tx.take_first(JOBS, "turn", (agent_session,), but_for=passed, damaged=damaged)
+            return None if row is None else self._begin(tx, row.record, holder)
 
-        job = self._unanswered.claim(body, lambda found: found, scope=_JOBS_ALONE)
-        self._tell(damaged)
-        return job
+        while True:
+            begun = self._unanswered.claim(body, _claimed, scope=_JOBS_ALONE, timeout_s=timeout_s)
+            if not isinstance(begun, _NoRoom):
+                self._tell(damaged)
+                return begun
+            passed.add(begun.job.job_id)
+            self._pass_over(begun.job)
+
+    def _begin(self, tx: Tx, pending: Job, holder: Holder | None) -> "Job | _NoRoom":
+        """Claim a job, inside a transaction. Nothing is changed where its record has no room for that."""
+        job = steps.begun(pending, tx.now, tx.revision, holder, self._keep.lease_s)
+        try:
+            return write(tx, self._journal, pending, job)
+        except InvalidValue:
+            if not too_large(job):
+                raise
+            return _NoRoom(pending)
+
+    def _pass_over(self, pending: Job) -> None:
+        """End a job in error that can never be claimed, so that its queue goes on and people see why. Where not even that can
+        be written, it stays, each pick passes over it, and `holdfast doctor` tells of it."""
+
+        def body(tx: Tx) -> None:
+            row = tx.get(JOBS, pending.job_id)
+            if row is not None and row.record == pending:
+                failed = steps.ended(pending, JobStatus.ERROR, tx.now, error=no_room(pending), error_code=TOO_LARGE)
+                write(tx, self._journal, pending, failed, told={"why": TOO_LARGE})
+
+        with contextlib.suppress(InvalidValue):
+            self._store.transact(body, scope=_JOBS_ALONE)
+        self.warn(f"passed over space=jobs key={pending.job_id}: {no_room(pending)}")
 
     def _tell(self, damaged: Sequence[Corrupt]) -> None:
         for error in damaged:
             self.warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
+
+
+def _claimed(found: Job | _NoRoom | None) -> Job | None:
+    return found if isinstance(found, Job) else None
+
+
+def _picked(found: _FinishedAndBegun | Kept) -> Job | None:
+    return None if isinstance(found, Kept) else _claimed(found.picked)
 
 
 def existing(tx: Tx, job_id: str) -> Job:

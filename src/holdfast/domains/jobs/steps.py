@@ -5,10 +5,11 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from holdfast.domains.jobs.record import TIMED_OUT, TRANSITIONS, Job, JobStatus, PastAttempt
+from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
-from holdfast.kernel.limits import JOB_PAST_ATTEMPTS_MAX, JOB_PAST_ERROR_CHARS_MAX
-from holdfast.kernel.names import check_text
+from holdfast.kernel.limits import JOB_PAST_ATTEMPTS_MAX, JOB_PAST_ERROR_BYTES_MAX
+from holdfast.kernel.names import check_label, check_text
 
 RETRIED = frozenset({JobStatus.ERROR, JobStatus.CANCELLED})
 """What an operator may have tried again."""
@@ -182,12 +183,15 @@ def check_token(job: Job, token: int | None) -> None:
     raise Fenced(message, job_id=job.job_id, token=token, current=job.token)
 
 
-def check_words(result: str | None, error: str | None) -> None:
-    """Raises InvalidValue for words of a verdict that no encoding can carry."""
+def check_words(result: str | None, error: str | None, error_code: str | None) -> None:
+    """Raises InvalidValue for words of a verdict that no encoding can carry, and InvalidName for a code that is no label. Words
+    may be of any length: see `bounds.fitted`."""
     if result is not None:
         check_text(result, "result")
     if error is not None:
         check_text(error, "error")
+    if error_code is not None:
+        check_label(error_code, "error code")
 
 
 def status_named(value: JobStatus | str) -> JobStatus:
@@ -237,7 +241,7 @@ def _past_attempts(job: Job, now: datetime, outcome: str, error: str | None, *, 
         ended_at=now,
         started_at=job.started_at,
         worker=job.claimed_by,
-        error=None if error is None else error[:JOB_PAST_ERROR_CHARS_MAX],
+        error=None if error is None else cut(error, JOB_PAST_ERROR_BYTES_MAX),
         taken_away=taken_away,
     )
     return (*job.past_attempts, ended)[-JOB_PAST_ATTEMPTS_MAX:]

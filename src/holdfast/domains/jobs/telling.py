@@ -17,10 +17,12 @@ from holdfast.domains.jobs.events import (
     JOB_EVENTS,
     MOVES,
     SEQ_MAX,
+    SIGNATURE_BYTES_MAX,
     WIRE_VERSION,
     Event,
     EventKind,
     JobEvent,
+    bounded,
     event_key,
     genuine,
     kind_named,
@@ -31,7 +33,7 @@ from holdfast.domains.jobs.reach import chosen
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
 from holdfast.domains.jobs.writing import job_topic, write
-from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.codec import json_bytes, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
 from holdfast.kernel.names import check_job_id
@@ -96,8 +98,7 @@ class JobEvents:
                 return late
             after, moved = _after(job, kind, tx, detail, by_operator=token is None)
             kept, told = self._keep(tx, after, kind, detail, data)
-            self._write(tx, job, kept, moved=moved)
-            return Published(kept, told)
+            return Published(self._write(tx, job, kept, moved=moved), told)
 
         published = self._store.transact(body, scope=_SCOPE)
         return published.fail() if isinstance(published, Kept) else published
@@ -183,7 +184,7 @@ class JobEvents:
             return Received(event, "its job has no key, so nothing proves it")
         if not genuine(document, job.auth_token):
             return _drop(event.job_id, "its signature is missing or not genuine")
-        if len(to_json(event)) > _MESSAGE_BYTES_MAX or event.seq > SEQ_MAX:
+        if json_bytes(event) > JOB_EVENT_BYTES_MAX + SIGNATURE_BYTES_MAX or event.seq > SEQ_MAX:
             # A few characters may stand for a long number.
             return _drop(event.job_id, "it is too large, or its number is")
         return self._take(event)
@@ -217,20 +218,21 @@ class JobEvents:
         """Number, sign, keep and journal an event; return the job with the number taken."""
         seq = job.last_seq + 1
         extra = {} if data is None else {"data": data}
-        event = signed(Event(seq=seq, job_id=job.job_id, event=kind, timestamp=tx.now, detail=detail, **extra), job)
+        event = signed(bounded(Event(seq=seq, job_id=job.job_id, event=kind, timestamp=tx.now, detail=detail, **extra)), job)
         _put(tx, JobEvent(told=event))
         self._journal.append(tx, kind="job.published", subject=job.job_id, data=to_plain(event))
         waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
         return replace(job, last_seq=seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits), event
 
-    def _write(self, tx: Tx, before: Job, after: Job, *, moved: bool) -> None:
-        if moved:
-            write(tx, self._journal, before, after)
-            if after.status is JobStatus.CANCELLED:
-                # Its worker ends the command at once. Other ends may be told by the command itself, which may finish.
-                tx.notify(job_topic(after.job_id))
-        else:
+    def _write(self, tx: Tx, before: Job, after: Job, *, moved: bool) -> Job:
+        if not moved:
             tx.put(JOBS, after.job_id, after)
+            return after
+        after = write(tx, self._journal, before, after)
+        if after.status is JobStatus.CANCELLED:
+            # Its worker ends the command at once. Other ends may be told by the command itself, which may finish.
+            tx.notify(job_topic(after.job_id))
+        return after
 
 
 def _put(tx: Tx, kept: JobEvent) -> None:

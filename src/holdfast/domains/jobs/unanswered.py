@@ -12,6 +12,7 @@ from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.writing import write
 from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Scope, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -27,10 +28,17 @@ class Unanswered:
         self._journal = journal
         self._claims: deque[Job] = deque()
 
-    def claim(self, body: Callable[[Tx], T], claimed: Callable[[T], Job | None], *, scope: Scope) -> T:
+    def claim(
+        self,
+        body: Callable[[Tx], T],
+        claimed: Callable[[T], Job | None],
+        *,
+        scope: Scope,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
         """Run a transaction that claims a job, which `claimed` finds in what it returns; before it, put back what earlier ones
         may have. See `Store.transact` for what it raises."""
-        self._put_back()
+        self._put_back(timeout_s)
         ran: list[T] = []
 
         def run(tx: Tx) -> T:
@@ -38,17 +46,17 @@ class Unanswered:
             return ran[0]
 
         try:
-            return self._store.transact(run, scope=scope)
+            return self._store.transact(run, scope=scope, timeout_s=timeout_s)
         except StoreUnavailable as error:
             if error.fields.get("outcome") == "unknown":
                 self._claims += [job for one in ran if (job := claimed(one)) is not None and job.claimed_by is not None]
             raise
 
-    def _put_back(self) -> None:
+    def _put_back(self, timeout_s: float) -> None:
         while self._claims:
             job = self._claims.popleft()
             try:
-                self._store.transact(lambda tx, job=job: self._put_back_one(tx, job), scope=[rows(JOBS)])  # type: ignore[misc]
+                self._store.transact(lambda tx, job=job: self._put_back_one(tx, job), scope=[rows(JOBS)], timeout_s=timeout_s)  # type: ignore[misc]
             except BaseException:
                 self._claims.append(job)
                 raise
@@ -59,10 +67,5 @@ class Unanswered:
         if row is None or row.record.status is not JobStatus.RUNNING:
             return
         if (row.record.token, row.record.claimed_by) == (claim.token, claim.claimed_by):
-            write(
-                tx,
-                self._journal,
-                row.record,
-                steps.put_back(row.record, tx.now, outcome="unanswered"),
-                told={"why": "unanswered"},
-            )
+            after = steps.put_back(row.record, tx.now, outcome="unanswered")
+            write(tx, self._journal, row.record, after, told={"why": "unanswered"})

@@ -16,6 +16,7 @@ from holdfast.kernel.limits import LEASES_PER_HOST_MAX
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, ReadTx, Row, Tx
 from holdfast.primitives.holds import Verdicts, dropped, living, taken, verdicts_on
+from holdfast.primitives.steady_clock import steady_clock
 
 
 class Claims:
@@ -23,11 +24,13 @@ class Claims:
 
     def __init__(self, room: Room, space: Space[Any], kind: str) -> None:
         self._room = room
+        self._steady = steady_clock(room.store)
         self._space = space
         self._kind = kind
 
     def verdicts(self, keys: Iterable[str]) -> Verdicts:
         """Look at the processes that have leases under these keys. Does I/O, so it is for outside of transactions."""
+        self._steady.look()
         rows = [row for key in keys if (row := self._room.store.get(self._space, key)) is not None]
         return self.verdicts_in(rows)
 
@@ -51,7 +54,7 @@ class Claims:
 
     def living(self, held: tuple[RunLease, ...], verdicts: Verdicts, now: datetime) -> tuple[RunLease, ...]:
         """Those that count, as they are written: their process is not known to be dead, and their time is not over."""
-        return tuple(lease for lease in held if living((self.ends(lease),), verdicts, now))
+        return tuple(lease for lease in held if living((self.ends(lease),), verdicts, now, self._steady))
 
     def count(self, key: str) -> int:
         """How many hold it that are not known to be gone."""
@@ -103,6 +106,7 @@ class Claims:
 
     def sweep(self, timeout_s: float) -> int:
         """Let those that are gone leave everywhere; return how many there were. Passes over damaged records."""
+        self._steady.look()
         rows = self.all(damaged=[])
         verdicts = self.verdicts_in(rows)
         now = self._room.store.now()

@@ -15,7 +15,7 @@ from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import InvalidValue, RegistryCollision, RegistryHeld
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.store import Damage, Tx
 
 CORE = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
@@ -40,7 +40,7 @@ def new_host(
 ) -> NewHost:
     """Check what a caller gave. Raises InvalidName and InvalidValue."""
     check_id(host_name, "host name")
-    check_label(connected_to, "router name")
+    check_new_label(connected_to, "router name")
     normal_ip(primary_ip)
     normal_mac(mac_address)
     more = {name: value for name, value in _plain(additional_info or {}).items() if name not in CORE}

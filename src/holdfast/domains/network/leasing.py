@@ -11,7 +11,7 @@ from holdfast.domains.network.routers import Routers
 from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
 from holdfast.kernel.errors import InvalidValue, RegistryNotFound
 from holdfast.kernel.holder import Holder, ThisProcess
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_label, check_new_label
 from holdfast.kernel.store import Tx
 
 _NEEDED = frozenset({"host_name", "job_type", "router_name"})
@@ -63,7 +63,7 @@ class Leasing:
         Raises RegistryNotFound for a host that is not registered, InvalidValue for one of another router, and RegistryHeld
         when another job has a router exclusively. The last is seen just before the step that leases: see `Routers.admit`.
         """
-        check_label(run_id, "run id")
+        check_new_label(run_id, "run id")
         holder = self._room.holder(pid)
         if not leases:
             return {}, holder

@@ -7,7 +7,7 @@ from holdfast.domains.network.room import Room
 from holdfast.domains.network.spaces import NEIGHBOR_LEASES
 from holdfast.kernel.errors import RegistryNotFound
 from holdfast.kernel.holder import Holder, ThisProcess
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_label, check_new_label
 from holdfast.kernel.store import Tx
 
 
@@ -23,7 +23,7 @@ class Neighbors:
         self, run_id: str, host_name: str, neighbor_ip: str, *, pid: int | ThisProcess | None, ttl_s: float | None
     ) -> tuple[int, str, Holder | None]:
         """Lease an entry for a run; return the count, the entry's key and who holds."""
-        check_label(run_id, "run id")
+        check_new_label(run_id, "run id")
         address = normal_ip(neighbor_ip, "neighbor_ip")
         key = neighbor_key(check_id(host_name, "host name"), address)
         holder = self._room.holder(pid)

@@ -25,9 +25,9 @@ from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARK
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.kernel.lease import reclaimable
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import SteadyClock
 
 Verdicts = Mapping[Holder, Liveness]
 """What is known of processes, found out before the transaction that decides by it. A death is final, so it keeps."""
@@ -35,9 +35,9 @@ Verdicts = Mapping[Holder, Liveness]
 ASKED_STATES = (Preempt.REQUESTED, Preempt.IGNORED)
 
 
-def gone(workflow: Workflow, verdicts: Verdicts, now: datetime) -> bool:
+def gone(workflow: Workflow, verdicts: Verdicts, now: datetime, steady: SteadyClock) -> bool:
     """Is a workflow over? A process of which nothing is known counts as alive."""
-    return reclaimable(workflow.lease, verdicts.get(workflow.owner, Liveness.ALIVE), now)
+    return steady.reclaimable(workflow.lease, verdicts.get(workflow.owner, Liveness.ALIVE), now)
 
 
 def workflows_in(tx: ReadTx, damaged: Damage) -> list[Workflow]:
@@ -71,7 +71,14 @@ class Change:
     """
 
     def __init__(
-        self, tx: Tx, journal: Journal, verdicts: Verdicts, swap_lock: SwapLock, *, spare: tuple[str, int] | None = None
+        self,
+        tx: Tx,
+        journal: Journal,
+        verdicts: Verdicts,
+        swap_lock: SwapLock,
+        steady: SteadyClock,
+        *,
+        spare: tuple[str, int] | None = None,
     ) -> None:
         self.tx = tx
         self.revision = tx.revision
@@ -84,7 +91,7 @@ class Change:
         self.workflows = {workflow.name: workflow for workflow in workflows_in(tx, self.damaged)}
         self.marker = marker_in(tx)
         for workflow in list(self.workflows.values()):
-            if (workflow.name, workflow.token) != spare and gone(workflow, verdicts, tx.now):
+            if (workflow.name, workflow.token) != spare and gone(workflow, verdicts, tx.now, steady):
                 self._sweep(workflow, verdicts)
         if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock):
             self._clear_orphan(self.marker, verdicts)

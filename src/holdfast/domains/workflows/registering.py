@@ -16,7 +16,7 @@ from holdfast.domains.workflows.watch import Watch
 from holdfast.kernel.errors import EAgain, InvalidValue, NotLoaded
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.store import Listener
 
 
@@ -51,7 +51,7 @@ def checked_terms(
 ) -> Terms:
     """What a workflow asks for, if it may. Raises InvalidName and InvalidValue."""
     check_id(name, "workflow")
-    check_label(recipe, "recipe")
+    check_new_label(recipe, "recipe")
     check_ttl(ttl_s)
     if path is not None and not preemptible:
         raise InvalidValue("a signal path without `preemptible` would never be used: say both", field="preempt_signal_path")

@@ -18,7 +18,7 @@ from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
-from holdfast.kernel.names import check_id, check_label
+from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
 
@@ -259,7 +259,7 @@ class Workflows:
         `on_wait` is told who is in the way when a wait begins, and when that changes. When the descriptor `stop_fd` becomes
         readable, the wait ends as if its time were over.
         """
-        check_label(recipe, "recipe")
+        check_new_label(recipe, "recipe")
         check_seconds(grace_s, "grace_s")
         check_seconds(timeout_s, "timeout_s")
         me = self._room.processes.current(self._label)

@@ -15,11 +15,15 @@ from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.swap_log import Mirror
 from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
+from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 T = TypeVar("T")
+
+_WAKE_S = 1.0
 
 
 class Sight(NamedTuple):
@@ -31,10 +35,15 @@ class Sight(NamedTuple):
     now: datetime
     verdicts: Verdicts
     damaged: Damage
+    steady: SteadyClock
+
+    def gone(self, workflow: Workflow) -> bool:
+        """Is a workflow over?"""
+        return gone(workflow, self.verdicts, self.now, self.steady)
 
     def clean(self) -> bool:
         """Is there nothing to sweep, and no marker to ask about?"""
-        return self.marker is None and not any(gone(workflow, self.verdicts, self.now) for workflow in self.workflows)
+        return self.marker is None and not any(map(self.gone, self.workflows))
 
 
 def _unasked(workflows: Iterable[Workflow]) -> list[tuple[Workflow, str]]:
@@ -60,6 +69,7 @@ class Room:
         within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
+        self.steady = steady_clock(store)
         self.journal = journal
         self.processes = processes
         self.swap_lock = swap_lock
@@ -67,7 +77,7 @@ class Room:
         self._mirror = mirror
         self._within = within
 
-    def look(self) -> Sight:
+    def look(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
         damaged: Damage = []
 
@@ -75,9 +85,9 @@ class Room:
             damaged.clear()
             return workflows_in(tx, damaged), marker_in(tx), loaded_in(tx), tx.now
 
-        workflows, marker, loaded, now = self.store.read(body, scope=SCOPE)
+        workflows, marker, loaded, now = self.store.read(body, scope=SCOPE, timeout_s=timeout_s)
         holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
-        return Sight(workflows, marker, loaded, now, self.verdicts_on(holders), damaged)
+        return Sight(workflows, marker, loaded, now, self.verdicts_on(holders), damaged, self.steady)
 
     def swap_log_lag(self) -> Lag | None:
         """How far the file that mirrors the swap log is behind; None where there is none. Raises OSError."""
@@ -87,23 +97,32 @@ class Room:
         """Is there nothing to sweep, no marker to ask about, and no signal that a swap left as it was killed?"""
         return sight.clean() and not any(self.signals.given(path) for _, path in _unasked(sight.workflows))
 
-    def change(self, body: Callable[[Change], T], *, spare: tuple[str, int] | None = None) -> T:
+    def change(
+        self,
+        body: Callable[[Change], T],
+        *,
+        spare: tuple[str, int] | None = None,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> T:
         """Sweep, reconcile, and then do what the body does, in one transaction; and after it see to the signal files.
 
         What the body raises of Refused and Lost comes through, and what was swept before it stays swept: so a body decides
         before it changes anything. The workflow with name and token `spare` is not swept.
         """
-        verdicts = self.look().verdicts
+        sight = self.look(timeout_s)
+        verdicts = sight.verdicts
+        if not sight.clean():
+            self.steady.look()
         begun: list[Change] = []
 
         def whole(tx: Tx) -> T | HoldfastError:
-            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, spare=spare)]
+            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, self.steady, spare=spare)]
             try:
                 return body(begun[0])
             except (Refused, Lost) as error:
                 return error
 
-        result = self.store.transact(whole, scope=SCOPE)
+        result = self.store.transact(whole, scope=SCOPE, timeout_s=timeout_s)
         self._after(begun[0])
         if isinstance(result, HoldfastError):
             raise result
@@ -114,8 +133,8 @@ class Room:
         return self.store.transact(body, scope=[rows(WORKFLOWS)])
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
-        self.store.transact(lambda tx: tx.notify(CHANGED), scope=[], durable=False)
+        """Let everyone who waits look again. Not for long: a wake-up that is not sent costs them WAIT_RECHECK_S at most."""
+        self.store.transact(lambda tx: tx.notify(CHANGED), scope=[], durable=False, timeout_s=_WAKE_S)
 
     def verdicts_on(self, holders: Iterable[Holder]) -> dict[Holder, Liveness]:
         """Look at some processes."""

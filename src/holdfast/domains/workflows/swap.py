@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from holdfast.domains.workflows import refusing, swap_log
 from holdfast.domains.workflows.change import Change, loaded_in
@@ -36,11 +37,16 @@ from holdfast.domains.workflows.spaces import CHANGED
 from holdfast.domains.workflows.swap_lock import Contender
 from holdfast.domains.workflows.watch import Watch, next_expiry_s
 from holdfast.kernel import faults
-from holdfast.kernel.errors import HoldfastError, InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue, LockTimeout
 from holdfast.kernel.holder import Holder
-from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX
+from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Listener
-from holdfast.primitives.locks.waiting import Deadline, earliest
+from holdfast.primitives.deadline import Deadline, earliest
+
+T = TypeVar("T")
+
+_SHUT_S = 1.0
+"""How long a refused swap tries to tell of its end where the store was just seen to be shut."""
 
 
 class Policy(enum.StrEnum):
@@ -91,6 +97,7 @@ class Swap:
         self._late: set[int] = set()
         self._token = 0
         self._contender: Contender | None = None
+        self._shut = False
         self._pid = 0
         self._on_lost: Callable[[], None] = lambda: None
         self.lost = threading.Event()
@@ -118,24 +125,27 @@ class Swap:
                 self._let_go()
             else:
                 self._contender.watch(self._lose)
+            return self
         except BaseException as error:
             self._end(swap_log.REFUSED, _why(error), loaded=False)
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._contender is None or self._elsewhere():
-            # It was ended in the block, or is its parent's: a forked child that leaves the block ends nothing.
-            return
-        if error is not None:
-            self._end(swap_log.FAILED, _why(error), loaded=True)
-            return
-        faults.reach("swap.loaded")
         try:
+            if self._contender is None or self._elsewhere():
+                # It was ended in the block, or is its parent's: a forked child that leaves the block ends nothing.
+                return
+            if error is not None:
+                self._end(swap_log.FAILED, _why(error), loaded=True)
+                return
+            faults.reach("swap.loaded")
             self._room.change(self._complete)
-        finally:
             faults.reach("swap.completed")
             self._let_go()
+        except BaseException:
+            if not self._elsewhere():
+                self._let_go()
+            raise
 
     def check(self) -> None:
         """Is this swap still in force? Raises LeaseLost when it is not: stop loading."""
@@ -173,7 +183,7 @@ class Swap:
 
     def _begin(self, ears: Listener) -> None:
         while True:
-            in_the_way = self._room.change(self._mark)
+            in_the_way = self._change(self._mark)
             if self._pinned:
                 return
             if self._has_lock():
@@ -186,6 +196,14 @@ class Swap:
             self._tell([] if in_the_way is None else [in_the_way])
             with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
                 self._sleep(watch, ears, self._deadline.left_s())
+
+    def _change(self, body: Callable[[Change], T]) -> T:
+        """One transaction of the beginning, within the time that is left."""
+        try:
+            return self._deadline.insist(lambda limit_s: self._room.change(body, timeout_s=limit_s), stop_fd=self._stop_fd)
+        except LockTimeout as error:
+            self._shut = error.fields.get("outcome") == "none"
+            raise
 
     def _mark(self, change: Change) -> SwapMarker | None:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
@@ -236,7 +254,7 @@ class Swap:
 
     def _drain(self, ears: Listener) -> None:
         grace = Deadline(self._grace_s)
-        while conflicts := self._room.change(lambda change: self._ask(change, late=grace.passed())):
+        while conflicts := self._change(lambda change: self._ask(change, late=grace.passed())):
             faults.reach("swap.asked")
             # One that yields after its time has yielded all the same, and is not said once more to have not.
             self._late |= {workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED}
@@ -352,15 +370,16 @@ class Swap:
 
         try:
             with contextlib.suppress(HoldfastError):
-                self._room.change(body)
+                self._room.change(body, timeout_s=_SHUT_S if self._shut else TRANSACT_TIMEOUT_S)
         finally:
             # Whatever comes in between, a second Ctrl-C included: a process that lives on would keep all others from swapping.
             self._let_go()
 
     def _let_go(self) -> None:
-        contender, self._contender = self._contender, None
-        if contender is not None:
-            contender.close()
+        if self._contender is not None:
+            # In this order: whoever was interrupted here lets go once more.
+            self._contender.close()
+            self._contender = None
             faults.reach("swap.released")
             with contextlib.suppress(HoldfastError):
                 # Once more: whoever woke for the marker may have come too early for the lock.

@@ -48,6 +48,6 @@ class Watch:
 
 def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:
     """How long until the first time to live passes; None when there is none to wait for."""
-    now = room.store.now()
-    ends = [(workflow.lease.expires_at - now).total_seconds() for workflow in workflows]
+    now, leases = room.store.now(), [workflow.lease for workflow in workflows]
+    ends = [(lease.expires_at - room.steady.believed(now, since=lease.granted_at)).total_seconds() for lease in leases]
     return max(min(ends), 0.0) + _LATER_S if ends else None

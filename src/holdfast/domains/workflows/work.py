@@ -101,8 +101,8 @@ class Work:
             try:
                 with self._room.store.listen([self._topic, topic_of(self.workflow.name)]) as ears:
                     self._keep_on(ears.wait, every_s)
-            except (HoldfastError, OSError):
-                # The store does not answer. It is asked again until it does, or the work ends.
+            except (HoldfastError, OSError, MemoryError):
+                # The store does not answer, or memory ran out. It is asked again until it does, or the work ends.
                 self._over.wait(min(every_s, _STORE_LOST_S))
 
     def _keep_on(self, wait: Callable[[float], object], every_s: float) -> None:

@@ -4,7 +4,7 @@ import os
 from itertools import count
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.holder import Holder, Processes
+from holdfast.kernel.holder import Holder, Processes, check_holder
 from holdfast.kernel.store import Store
 from holdfast.primitives.locks.record import Request
 from holdfast.primitives.locks.wish import Wish
@@ -37,7 +37,7 @@ class Asker:
     def this_process(self) -> Holder:
         """The process that asks."""
         if self.process is None:
-            self.process = self._processes.current(self._label)
+            self.process = check_holder(self._processes.current(self._label))
         return self.process
 
     def new_id(self) -> str:

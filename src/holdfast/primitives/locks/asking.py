@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import Liveness
-from holdfast.kernel.lease import reclaimable
 from holdfast.kernel.store import Listener
+from holdfast.primitives.deadline import Deadline, earliest
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.obstruction import Obstruction, obstruction_of
 from holdfast.primitives.locks.record import LOCKS, Hold, Outcome, Request, lock_in
-from holdfast.primitives.locks.room import Room
+from holdfast.primitives.locks.room import Footprint, Room
 from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Removed, Suspect, Turns
-from holdfast.primitives.locks.waiting import Ahead, Deadline, OnWait, Watch, ahead_of, earliest, of_hold, of_request
+from holdfast.primitives.locks.waiting import Ahead, OnWait, Watch, ahead_of, of_hold, of_request
 
 T = TypeVar("T")
 
@@ -79,6 +79,7 @@ class Asking:
         room: Room,
         draft: Request,
         deadline: Deadline,
+        footprint: Footprint,
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
         *,
@@ -87,6 +88,7 @@ class Asking:
         self._room = room
         self._draft = draft
         self._deadline = deadline
+        self._footprint = footprint
         self._on_wait = on_wait
         self._stops = [] if stop_fd is None else [stop_fd]
         self._explain = explain
@@ -97,11 +99,12 @@ class Asking:
 
     def answer(self) -> Given | Deadlocked | Over:
         """Wait for the answer, as long as the time limit allows."""
+        self._room.steady.look()
         if self._deadline.passed():
             try:
                 return self._without_waiting()
-            except BaseException:
-                self._withdraw()
+            except BaseException as error:
+                self._withdraw(later=isinstance(error, LockTimeout))
                 raise
         began_s = time.monotonic()
         with self._room.store.listen() as ears:
@@ -115,7 +118,7 @@ class Asking:
                         self._make_sure(answer)
                         answer = self._transact(self._ask)
                     elif isinstance(answer, Given) and self._lost_a_part(answer):
-                        # Not withdrawn, which may be put off until later: it would take away what is asked for now.
+                        # Released and not withdrawn: a withdrawal can happen later, and would then take away the new grant.
                         self._transact(lambda turns: turns.release_if_held(self._draft.id, self._draft.names))
                         answer = self._transact(self._ask)
                     elif isinstance(answer, Over) and answer.outcome == TAKEN_AWAY and self._draft.look:
@@ -124,9 +127,9 @@ class Asking:
                     else:
                         break
                 if isinstance(answer, Given) and answer.hold is not None and answer.hold.process != self._draft.holder:
-                    answer = self._room.transact(self._pass_on)
-            except BaseException:
-                self._withdraw()
+                    answer = self._transact(self._pass_on)
+            except BaseException as error:
+                self._withdraw(later=isinstance(error, LockTimeout))
                 raise
         if isinstance(answer, Over) and answer.outcome == TAKEN_AWAY:
             # Of a set, only some may be gone.
@@ -138,7 +141,7 @@ class Asking:
 
     def _wait(self, waiting: Waiting, ears: Listener) -> Answer:
         if waiting.request.outcome is not None:
-            return self._room.transact(self._collect)
+            return self._transact(self._collect)
         self.waited = True
         self._tell_caller(waiting.ahead)
         # Who was alive before the wait may be dead after it.
@@ -155,8 +158,15 @@ class Asking:
         self._vouched |= {hold.id for hold in doubtful}
         return False
 
-    def _transact(self, body: Callable[[Turns], T]) -> T:
-        return self._room.transact(body, timeout_s=self._deadline.for_a_turn_s())
+    def _transact(self, body: Callable[[Turns], T], *, once: bool = False) -> T:
+        """Change the table, as soon as the store lets it; `once`: the caller tries again by itself."""
+
+        def turn(limit_s: float) -> T:
+            return self._footprint.step(lambda: self._room.transact(body, timeout_s=limit_s))
+
+        if once:
+            return turn(self._deadline.for_a_turn_s())
+        return self._deadline.insist(turn, stop_fd=self._stops[0] if self._stops else None)
 
     def _tell_caller(self, ahead: Sequence[Ahead]) -> None:
         who = [(one.id, one.holds) for one in ahead]
@@ -221,7 +231,7 @@ class Asking:
         return [
             hold
             for hold in own
-            if reclaimable(hold.lease, Liveness.ALIVE, now)
+            if self._room.steady.reclaimable(hold.lease, Liveness.ALIVE, now)
             or (hold.process not in (None, this) and hold.id not in self._vouched)
         ]
 
@@ -251,8 +261,7 @@ class Asking:
         own: dict[str, Hold] = {}
         for name in self._draft.names:
             if name not in hold.names:
-                covering = (held for held in table.lock(name).holds if held.covers(self._draft.by, self._draft.mode))
-                found = next(covering, None)
+                found = table.holders(name).covering(self._draft.by, self._draft.mode)
                 if found is None:
                     return Over(TAKEN_AWAY)
                 own[found.id] = found
@@ -265,7 +274,7 @@ class Asking:
             while True:
                 suspects = watch.suspects()
                 if suspects:
-                    now = self._patiently(lambda gone=suspects: self._reap(gone)[1], waiting, ears)  # type: ignore[misc]
+                    now = self._patiently(lambda gone=suspects: self._reap(gone, once=True)[1], waiting, ears)  # type: ignore[misc]
                     if _differs(now, waiting):
                         return now
                 if self._deadline.passed():
@@ -285,7 +294,7 @@ class Asking:
         while True:
             try:
                 if self._sign_of_life.passed():
-                    self._transact(self._renew)
+                    self._transact(self._renew, once=True)
                     self._sign_of_life = Deadline(self._room.terms.lease_s / 3)
                 return act()
             except (StoreUnavailable, LockTimeout) as error:
@@ -332,8 +341,8 @@ class Asking:
         turns.table.forget(request)
         return Over(FREE) if request.outcome is Outcome.FREE else self._ask(turns)
 
-    def _reap(self, suspects: list[Suspect]) -> tuple[list[Removed], Answer]:
-        removed, answer = self._transact(lambda turns: (turns.reap(suspects), self._state(turns.table)))
+    def _reap(self, suspects: list[Suspect], *, once: bool = False) -> tuple[list[Removed], Answer]:
+        removed, answer = self._transact(lambda turns: (turns.reap(suspects), self._state(turns.table)), once=once)
         self._room.reaped(removed)
         return removed, answer
 
@@ -361,9 +370,10 @@ class Asking:
         """Why it is not the request's turn, for a caller that is to be told."""
         return obstruction_of(turns.table, request, turns.now) if self._explain else None
 
-    def _withdraw(self) -> None:
-        """Leave nothing behind, as after Ctrl-C."""
-        self._room.withdraw(self._draft.id, self._draft.names)
+    def _withdraw(self, *, later: bool = False) -> None:
+        """Leave nothing behind, as after Ctrl-C. `later`: the store was just seen to be shut."""
+        if self._footprint.possible:
+            self._room.withdraw(self._draft.id, self._draft.names, later=later)
 
 
 def _differs(now: Answer, before: Waiting) -> bool:

@@ -36,7 +36,7 @@ def _blockages(table: Table, status: LockStatus, store: Store, processes: Proces
     jobs = [hold.by for hold in status.holds] or [wait.by for wait in status.queue if wait.alive is not Alive.DEAD]
     for by in jobs:
         for request in table.of_job(by):
-            against = rules.held_against(table, request)
+            against = list(rules.held_against(table, request))
             for name in dict.fromkeys(obstacle.name for obstacle in against):
                 # Not all that hold it: a job that shares it itself waits for the others.
                 ahead = {obstacle.hold.by for obstacle in against if obstacle.name == name}
@@ -138,7 +138,7 @@ def _where(process: Holder, here: Place) -> str:
     if process.host_id != here.host_id:
         return f"on the machine whose `holdfast doctor` shows host {process.host_id}"
     if process.boot_id != here.boot_id:
-        return "of another boot of this machine, or of a machine that has the same id"
+        return "of another boot id: in a container that has one of its own, or on a machine that has the same host id"
     return "in another container on this machine" if process.pid_ns != here.pid_ns else "of a user whom /proc hides"
 
 

@@ -4,9 +4,13 @@ The lock table of an embedded store ends with the boot, as its holders do. These
 before their taker is told, and are entered anew into the table of the next boot. Their tokens stay as they are.
 """
 
+from functools import partial
+
 from holdfast.kernel.codec import Record
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Store, Tx
+from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.locks.record import LOCKS, Hold, conflict, lock_in
 from holdfast.primitives.locks.table import WritableTable
 
@@ -36,48 +40,61 @@ class Lasting:
         self._store = store
         self._begun = not store.embedded
 
-    def begin(self, *, to_look: bool = False) -> None:
+    def begin(self, *, to_look: bool = False, deadline: Deadline | None = None) -> None:
         """Before the first use of the lock table: see to it that it has what outlived the last boot. `to_look` says that
-        nothing will be granted, so that nothing need be written where nothing outlived it."""
+        nothing will be granted, so that nothing need be written where nothing outlived it. `deadline` is the caller's."""
         if self._begun:
             return
-        if self._store.get(TABLE_BEGUN, _ONLY) is None:
-            kept = self._store.read(lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+        insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
+        if insist(lambda limit_s: self._store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
+            kept = insist(
+                lambda limit_s: self._store.read(
+                    lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS], timeout_s=limit_s
+                )
+            )
             if to_look and not kept:
                 return
-            over = self._store.transact(lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN])
+            over = insist(
+                lambda limit_s: self._store.transact(lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN], timeout_s=limit_s)
+            )
             for hold in over:
                 self.forget(hold.id)
         self._begun = True
 
-    def keep(self, hold: Hold) -> None:
-        """Make a grant outlive a reboot, as it is now, if no process holds it."""
+    def keep(self, hold: Hold, deadline: Deadline | None = None) -> None:
+        """Make a grant outlive a reboot, as it is now, if no process holds it. `deadline` is the caller's."""
         if not self._store.embedded or hold.process is not None:
             return
+        insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
         written: Hold | None = None
         present: Hold | None = hold
         # Again if it was changed or ended meanwhile, by another that had no copy to change yet.
         while present is not None and present != written:
-            written, copy = present, LastingGrant(hold=present)
-            self._store.transact(lambda tx, copy=copy: tx.put(LASTING_GRANTS, hold.id, copy), scope=[LASTING_GRANTS])  # type: ignore[misc]
+            written = present
+            insist(partial(self._put, hold.id, LastingGrant(hold=present)))
             present = self._present(present)
         if present is None:
             self.forget(hold.id)
+
+    def _put(self, hold_id: str, copy: LastingGrant, timeout_s: float) -> None:
+        self._store.transact(lambda tx: tx.put(LASTING_GRANTS, hold_id, copy), scope=[LASTING_GRANTS], timeout_s=timeout_s)
 
     def _present(self, hold: Hold) -> Hold | None:
         """A grant as the table has it."""
         held = (other for name in hold.names for other in lock_in(self._store.get(LOCKS, name)).holds)
         return next((other for other in held if other.id == hold.id), None)
 
-    def end(self, hold: Hold) -> None:
+    def end(self, hold: Hold, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
         """A grant is over; if no process held it, it must not come back."""
         if hold.process is None:
-            self.forget(hold.id)
+            self.forget(hold.id, timeout_s)
 
-    def forget(self, hold_id: str) -> None:
+    def forget(self, hold_id: str, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
         """Remove a grant's copy."""
         if self._store.embedded:
-            self._store.transact(lambda tx: tx.delete(LASTING_GRANTS, hold_id), scope=[rows(LASTING_GRANTS)])
+            self._store.transact(
+                lambda tx: tx.delete(LASTING_GRANTS, hold_id), scope=[rows(LASTING_GRANTS)], timeout_s=timeout_s
+            )
 
 
 def _enter(tx: Tx, kept: list[Hold]) -> list[Hold]:

@@ -5,18 +5,20 @@ import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterable
 from typing import cast
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import DeadlockDetected, Fenced, HoldfastError, LeaseLost
+from holdfast.kernel.errors import DeadlockDetected, Fenced, HoldfastError, LeaseLost, LockTimeout
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LOCK_STATISTICS_EVERY_S, LOCK_TIMEOUT_S
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store
+from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
 from holdfast.primitives.locks.asker import Asker
@@ -26,16 +28,19 @@ from holdfast.primitives.locks.lasting import Lasting
 from holdfast.primitives.locks.obstruction import Obstruction, obstruction_of
 from holdfast.primitives.locks.oversight import Behind, Oversight, nobody
 from holdfast.primitives.locks.record import LOCKS, Hold, Lock, Mode
-from holdfast.primitives.locks.refusing import deadlocked, taken_away, timed_out
+from holdfast.primitives.locks.refusing import deadlocked, shut_out, taken_away, timed_out
 from holdfast.primitives.locks.renewing import renew_all
-from holdfast.primitives.locks.room import Room
+from holdfast.primitives.locks.room import Footprint, Room
 from holdfast.primitives.locks.statistics import Counting
 from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Terms, lost_topic
-from holdfast.primitives.locks.waiting import Deadline, OnWait
+from holdfast.primitives.locks.waiting import OnWait
 from holdfast.primitives.locks.wish import Wish, check_names, check_ttl, wished
 
 _CONTENDED_MAX = 1024
+
+_CLOSING_S = 1.0
+"""How long closing tries to write what was counted. Where the store is shut, only counts are lost."""
 
 
 class Locks(Oversight):
@@ -76,6 +81,7 @@ class Locks(Oversight):
             tick_every_s=LOCK_STATISTICS_EVERY_S,
         )
         self._begin_process()
+        _all.add(self)
 
     def _begin_process(self) -> None:
         self._contended: dict[str, None] = {}
@@ -85,7 +91,10 @@ class Locks(Oversight):
 
     def _tick(self) -> None:
         """What is done in the background every few seconds."""
-        self._room.withdraw_strays()
+        if not self._room.withdraw_strays():
+            # The store is shut. To wait there for anything else would put this off, and a request that nobody stands behind
+            # any more may be granted meanwhile.
+            return
         self.clear_unread()
         self._counting.add_up()
 
@@ -113,10 +122,8 @@ class Locks(Oversight):
         never end), LeaseLost (it was taken away again before this process could wake), InvalidName and InvalidValue.
         """
         wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
-        answer = self._asked(wish, on_wait, stop_fd, explain=True)
-        if isinstance(answer, Over):
-            raise timed_out(wish, answer)
-        return answer
+        # And nothing more: Ctrl-C could come out of it, and nobody would know of the grant.
+        return self._asked(wish, on_wait, stop_fd, explain=True)  # type: ignore[return-value]
 
     def try_acquire(
         self,
@@ -133,8 +140,7 @@ class Locks(Oversight):
     ) -> Grant | None:
         """The same as `acquire`, and None instead of LockTimeout; without a time limit it does not wait at all."""
         wish = wished(names, by, mode, timeout_s, priority, ttl_s, process)
-        answer = self._asked(wish, on_wait, stop_fd, explain=False)
-        return None if isinstance(answer, Over) else answer
+        return self._asked(wish, on_wait, stop_fd, explain=False)
 
     def hold(
         self,
@@ -181,10 +187,11 @@ class Locks(Oversight):
         wish = wished(names, by, mode, timeout_s, look=True)
         if not wish.names:
             return None
-        self._begin()
+        deadline = Deadline(timeout_s)
+        self._begin(deadline)
         draft = self._asker.draft(self._asker.new_id(), wish, self._asker.this_process())
         try:
-            answer = Asking(self._room, draft, Deadline(timeout_s), on_wait, stop_fd).answer()
+            answer = Asking(self._room, draft, deadline, Footprint(), on_wait, stop_fd).answer()
         finally:
             self._mind_strays()
         if isinstance(answer, Deadlocked):
@@ -311,43 +318,65 @@ class Locks(Oversight):
         """Stop renewing in the background and add up what was counted. Grants are not released. Works, as far as it can,
         when the store does not answer, and again."""
         if not self._asker.elsewhere():
+            self._keeper.close()
+            self._room.withdraw_strays()
             with contextlib.suppress(HoldfastError):
-                self._keeper.close(lambda topic: self._store.transact(lambda tx: tx.notify(topic), scope=[LOCKS]))
-                self._counting.add_up()
+                self._counting.add_up(_CLOSING_S)
 
-    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None, *, explain: bool) -> Grant | Over:
-        """Get what is wished for; Over when its time passed, which says why if it is to `explain`. Raises DeadlockDetected and
-        LeaseLost."""
-        self._begin()
+    def _asked(self, wish: Wish, on_wait: OnWait | None, stop_fd: int | None, *, explain: bool) -> Grant | None:
+        """Get what is wished for. When its time passed, None; or, if it is to `explain`, raises LockTimeout, which says why.
+        Raises DeadlockDetected and LeaseLost."""
+        deadline = Deadline(wish.timeout_s)
+        self._begin(deadline)
         if not wish.names:
             return Grant(self, id="", by=wish.by, mode=wish.mode, names=(), taken=(), token=0)
         if self._room.strays:
-            self._room.clear(wish.names)
+            self._room.clear(wish.names, deadline)
+        if wish.process is None:
+            # Nobody will be there to see the clock set forward under it.
+            self._room.steady.look()
         holder = self._asker.this_process() if wish.process is THIS_PROCESS else cast("Holder | None", wish.process)
-        request_id, deadline = self._asker.new_id(), Deadline(wish.timeout_s)
+        request_id, footprint = self._asker.new_id(), Footprint()
+        grant: Grant | None = None
         try:
-            grant = self._quickly(request_id, wish, holder, deadline)
+            grant = self._quickly(request_id, wish, holder, deadline, footprint, stop_fd)
             if grant is None:
                 draft = self._asker.draft(request_id, wish, holder)
-                asking = Asking(self._room, draft, deadline, on_wait, stop_fd, explain=explain)
+                asking = Asking(self._room, draft, deadline, footprint, on_wait, stop_fd, explain=explain)
                 answer = asking.answer()
-                if not isinstance(answer, Given):
-                    return self._not_given(wish, answer)
-                self._remember(wish.names, contended=asking.waited)
-                grant = self._grant(request_id, wish, answer)
-            self._counting.granted(grant.taken)
-            self._keeper.add(grant)
+                if isinstance(answer, Given):
+                    self._remember(wish.names, contended=asking.waited)
+                    grant = self._grant(request_id, wish, answer, deadline)
+                else:
+                    over = self._not_given(wish, answer)
+            if grant is not None:
+                self._counting.granted(grant.taken)
+                self._keeper.add(grant)
+                return grant
         except (DeadlockDetected, LeaseLost):
             raise
-        except BaseException:
+        except BaseException as error:
             # Whatever came between the grant and its taker, Ctrl-C included, nobody knows of it.
-            self._withdraw(request_id, wish.names)
+            if grant is not None:
+                self._keeper.discard(grant)
+            if footprint.possible:
+                self._withdraw(request_id, wish.names, later=isinstance(error, LockTimeout))
+            if explain and isinstance(error, LockTimeout):
+                raise shut_out(wish, error) from None
             raise
-        return grant
+        if explain:
+            raise timed_out(wish, over)
+        return None
 
-    def _withdraw(self, request_id: str, names: tuple[str, ...]) -> None:
-        self._room.withdraw(request_id, names)
-        self._mind_strays()
+    def _withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
+        try:
+            self._room.withdraw(request_id, names, later=later)
+        except BaseException:
+            # There was no memory for it, or no room on the stack.
+            self._room.strays[request_id] = names
+            raise
+        finally:
+            self._mind_strays()
 
     def _mind_strays(self) -> None:
         """See to it that what could not be withdrawn now is withdrawn later."""
@@ -365,7 +394,15 @@ class Locks(Oversight):
             self._counting.count(wish.names, "timeouts")
         return answer
 
-    def _quickly(self, request_id: str, wish: Wish, process: Holder | None, deadline: Deadline) -> Grant | None:
+    def _quickly(
+        self,
+        request_id: str,
+        wish: Wish,
+        process: Holder | None,
+        deadline: Deadline,
+        footprint: Footprint,
+        stop_fd: int | None,
+    ) -> Grant | None:
         """Take what nobody holds or waits for, in one statement; None when it is not so."""
         terms, names, ttl_s = self._room.terms, wish.names, wish.ttl_s
         if terms.tell_all or (self._contended and not self._contended.keys().isdisjoint(names)):
@@ -381,11 +418,16 @@ class Locks(Oversight):
             ttl_s=ttl_s,
         )
         lock = Lock(holds=(hold,))
-        token = self._store.put_new(LOCKS, [(name, lock) for name in names], timeout_s=deadline.for_a_turn_s())
+        items = [(name, lock) for name in names]
+
+        def put(limit_s: float) -> int | None:
+            return footprint.step(lambda: self._store.put_new(LOCKS, items, timeout_s=limit_s))
+
+        token = deadline.insist(put, stop_fd=stop_fd)
         if token is None:
             return None
         if process is None:
-            self._lasting.keep(replace(hold, token=token))
+            self._lasting.keep(replace(hold, token=token), deadline)
         return Grant(
             self,
             id=request_id,
@@ -400,14 +442,14 @@ class Locks(Oversight):
             ends_s=self._ends_s(hold),
         )
 
-    def _grant(self, request_id: str, wish: Wish, given: Given) -> Grant:
+    def _grant(self, request_id: str, wish: Wish, given: Given, deadline: Deadline) -> Grant:
         """The grant behind an answer."""
         tokens = {name: hold.token for hold in given.own for name in hold.names if name in wish.names}
         # What was entered again keeps the time that it was taken for.
         own_ttls = [hold.ttl_s for hold in given.own if hold.ttl_s is not None]
         if given.hold is not None:
             tokens |= dict.fromkeys(given.hold.names, given.hold.token)
-            self._lasting.keep(given.hold)
+            self._lasting.keep(given.hold, deadline)
         return Grant(
             self,
             id=request_id,
@@ -456,3 +498,16 @@ class Locks(Oversight):
             self._keeper.begin_process()
             self._counting.begin_process()
             self._begin_process()
+
+
+_all: weakref.WeakSet[Locks] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, while it has one thread: of several that came later, one would clear away what another has taken."""
+    for locks in list(_all):
+        with contextlib.suppress(Exception):
+            locks._begin_here()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -46,7 +46,7 @@ class Obstruction(Plain, frozen=True, kw_only=True):
 
 def obstruction_of(table: Table, request: Request, now: datetime) -> Obstruction:
     """What keeps a request waiting that has its place in line, or would have it."""
-    held = rules.held_against(table, request)
+    held = list(rules.held_against(table, request))
     before: dict[str, Request] = {}
     for other in rules.queued_against(table, request):
         before[other.id] = other

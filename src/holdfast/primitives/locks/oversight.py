@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.names import check_label
 from holdfast.kernel.store import Tx
+from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.locks.explaining import explain
 from holdfast.primitives.locks.paging import LockCounts, LockLine, contention_of, counts_in, page_of
 from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus, graph_of, status_of
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in, over
+from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, lock_in
 from holdfast.primitives.locks.room import SCOPE, Room
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.turns import Removed, Suspect, Turns
@@ -43,10 +43,10 @@ class Oversight:
     def _begin_here(self) -> None:
         """Before anything else in a process, also in a forked child."""
 
-    def _begin(self) -> None:
-        """Before the first use of the table."""
+    def _begin(self, deadline: Deadline | None = None) -> None:
+        """Before the first use of the table. `deadline` is the caller's."""
         self._begin_here()
-        self._lasting.begin()
+        self._lasting.begin(deadline=deadline)
 
     def check_token(self, name: str, token: int) -> None:
         """Is this the token of a grant that is in force on the name? Raises Fenced when it is not: refuse its bearer.
@@ -56,8 +56,8 @@ class Oversight:
         check_label(name, "resource")
         self._lasting.begin(to_look=True)
         holds = lock_in(self._store.get(LOCKS, name)).holds
-        now = self._store.now()
-        if any(hold.token == token and not over(hold, now) for hold in holds):
+        steady, now = self._room.steady, self._store.now()
+        if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):
             return
         current = [hold.token for hold in holds]
         said = f"it is held with token {current[0]}" if current else "nobody holds it"
@@ -163,11 +163,12 @@ class Oversight:
         """Remove what requests were told whose processes died before they could read it; return how many there were. Done in
         the background now and then."""
         told = self._store.read(lambda tx: tx.find(LOCK_WAITS, "told", limit=_UNREAD_MAX), scope=[LOCK_WAITS])
+        self._room.steady.look()
         now = self._store.now()
         gone = [
             row
             for row in told
-            if leases.reclaimable(
+            if self._room.steady.reclaimable(
                 row.record.lease, probe(row.record.process, self._processes, embedded=self._store.embedded), now
             )
         ]
@@ -209,6 +210,6 @@ def _renew(turns: Turns, hold_id: str, names: Sequence[str], ttl_s: float | None
     hold = turns.table.find_hold(hold_id, names)
     if hold is None:
         return None, None
-    if over(hold, turns.now):
+    if turns.over(hold):
         return None, turns.reap([Suspect(hold.id, hold.names, hold.process, Liveness.ALIVE)])[0]
     return turns.renew(hold, ttl_s), None

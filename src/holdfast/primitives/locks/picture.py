@@ -8,11 +8,12 @@ import msgspec
 
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.kernel.lease import Lease, reclaimable
+from holdfast.kernel.lease import Lease
 from holdfast.kernel.store import ReadTx, Store
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import LOCKS, Mode, Request
 from holdfast.primitives.locks.table import Table
+from holdfast.primitives.steady_clock import steady_clock
 
 
 class Alive(enum.StrEnum):
@@ -117,7 +118,7 @@ class _Seen:
 
     def reclaimable(self, lease: Lease, alive: Alive) -> bool:
         liveness = Liveness.UNKNOWN if alive is Alive.NO_PROCESS else Liveness(alive.value)
-        return reclaimable(lease, liveness, self.now)
+        return steady_clock(self._store).reclaimable(lease, liveness, self.now)
 
 
 def alive_of(process: Holder | None, store: Store, processes: Processes) -> Alive:

@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Instant, Plain, Record
-from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import Space
@@ -165,6 +164,16 @@ def within(by: str, job: str) -> bool:
     return by == job or (by.startswith(job) and by[len(job)] == PART)
 
 
+def self_and_wholes(by: str) -> list[str]:
+    """Every job that `by` is within: itself, what it is a part of, and so on."""
+    jobs = [by]
+    end = by.rfind(PART)
+    while end > 0:
+        jobs.append(by[:end])
+        end = by.rfind(PART, 0, end)
+    return jobs
+
+
 def root_of(by: str) -> str:
     """The job that a part, of a part, is of in the end."""
     end = by.find(PART, 1)
@@ -178,11 +187,6 @@ PART = "/"
 def conflict(one: Mode, other: Mode) -> bool:
     """Can the two not be had at once, by different jobs?"""
     return one is Mode.EXCLUSIVE or other is Mode.EXCLUSIVE
-
-
-def over(hold: Hold, now: datetime) -> bool:
-    """Has the time passed that was asked for a grant? Then it is nobody's, though its holder lives."""
-    return leases.reclaimable(hold.lease, Liveness.ALIVE, now)
 
 
 def rank_of(arrived_at: datetime, priority: int, age_s: float) -> int:

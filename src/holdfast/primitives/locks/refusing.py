@@ -15,10 +15,8 @@ def timed_out(wish: Wish, over: Over) -> LockTimeout:
     assert why is not None
     # The one to look at first: who asks for many may have nothing but one of them in the way.
     resource = why.holders[0].resource if why.holders else wish.names[0]
-    # Without a limit, whoever waited was told to stop.
-    when = "before the wait was ended" if wish.timeout_s is None else f"within {wish.timeout_s:g} s"
     return LockTimeout(
-        f"{wish.by} could not acquire {', '.join(wish.names)} {when}: {described(why, wish.names)}; nothing was taken. "
+        f"{wish.by} could not acquire {', '.join(wish.names)} {_when(wish)}: {described(why, wish.names)}; nothing was taken. "
         f"`holdfast locks explain {shlex.quote(resource)}` tells more",
         resource=resource,
         names=list(wish.names),
@@ -29,6 +27,24 @@ def timed_out(wish: Wish, over: Over) -> LockTimeout:
         ahead=to_plain(why.ahead),
         outcome="none",
     )
+
+
+def shut_out(wish: Wish, error: LockTimeout) -> LockTimeout:
+    """Its time was over before the store let it in: another writer is inside a transaction, and may be stopped there."""
+    return LockTimeout(
+        f"{wish.by} could not acquire {', '.join(wish.names)} {_when(wish)}: {error.message}",
+        **{
+            **error.fields,
+            "names": list(wish.names),
+            "by": wish.by,
+            "timeout_s": wish.timeout_s,
+        },
+    )
+
+
+def _when(wish: Wish) -> str:
+    # Without a limit, whoever waited was told to stop.
+    return "before the wait was ended" if wish.timeout_s is None else f"within {wish.timeout_s:g} s"
 
 
 def taken_away(wish: Wish) -> LeaseLost:

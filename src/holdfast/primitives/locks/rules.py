@@ -39,36 +39,36 @@ def needed(table: Table, request: Request) -> list[str]:
     """The names that the request's job does not hold already as it asks for them."""
     if request.look:
         return list(request.names)
-    return [name for name in request.names if not _covered(table.lock(name).holds, request)]
+    return [name for name in request.names if not _covered(table, name, request)]
 
 
-def held_against(table: Table, request: Request) -> list[Obstacle]:
-    """The holds of other jobs that the request must wait for."""
-    found: list[Obstacle] = []
+def held_against(table: Table, request: Request) -> Iterator[Obstacle]:
+    """The holds of other jobs that the request must wait for. Mostly the first one says enough."""
     by, mode = request.by, request.mode
     for name in request.names:
         holds = table.lock(name).holds
-        if holds and (request.look or not _covered(holds, request)):
-            for hold in holds:
-                if conflict(hold.mode, mode) and not within(by, hold.by):
-                    found.append(Obstacle(name, hold))
-            if _full(holds, request):
+        if holds and (request.look or not _covered(table, name, request)):
+            # Those that share it are in nobody's way but that of an exclusive request.
+            for hold in holds if mode is Mode.EXCLUSIVE else table.holders(name).exclusive:
+                if not within(by, hold.by):
+                    yield Obstacle(name, hold)
+            if _full(table, name, request):
                 # Whoever leaves makes room, and one stands for them all: one that waits for nothing, if there is such a one, as
                 # a cycle through another would not last.
-                found.append(Obstacle(name, next((hold for hold in holds if not table.of_job(hold.by)), holds[0])))
-    return found
+                yield Obstacle(name, next((hold for hold in holds if not table.of_job(hold.by)), holds[0]))
 
 
-def _full(holds: tuple[Hold, ...], request: Request) -> bool:
+def _full(table: Table, name: str, request: Request) -> bool:
     """Do so many share it that a request which would too has to wait until one of them leaves?"""
-    if request.mode is not Mode.SHARED or _covered(holds, request):
+    if request.mode is not Mode.SHARED or _covered(table, name, request):
         return False
+    holders = table.holders(name)
     # A request says all that its hold would, and more.
-    return len(holds) >= LOCK_SHARERS_MAX or sum(len(to_json(one)) for one in (*holds, request)) > LOCK_HOLDS_BYTES_MAX
+    return holders.count >= LOCK_SHARERS_MAX or holders.size() + len(to_json(request)) > LOCK_HOLDS_BYTES_MAX
 
 
-def _covered(holds: tuple[Hold, ...], request: Request) -> bool:
-    return any(hold.covers(request.by, request.mode) for hold in holds)
+def _covered(table: Table, name: str, request: Request) -> bool:
+    return bool(table.lock(name).holds) and table.holders(name).covering(request.by, request.mode) is not None
 
 
 def queued_against(table: Table, request: Request) -> Iterator[Request]:
@@ -88,7 +88,9 @@ def queued_against(table: Table, request: Request) -> Iterator[Request]:
 
 def may_go(table: Table, request: Request) -> list[Request] | None:
     """None when the request must wait. Otherwise those before it that it may delay by going now, each to be counted."""
-    return None if held_against(table, request) else may_overtake(table, request)
+    for _ in held_against(table, request):
+        return None
+    return may_overtake(table, request)
 
 
 def may_overtake(table: Table, request: Request) -> list[Request] | None:
@@ -172,7 +174,7 @@ def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request
         requests.update({other.id: other for other in nearest})
         watched = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
         present = table.lock(name).holds
-        full = _full(present, request)
+        full = _full(table, name, request)
         for hold in present:
             # An exclusive request before this one watches the holders, but for those of its own job.
             theirs = (full or conflict(hold.mode, request.mode)) and not within(request.by, hold.by)

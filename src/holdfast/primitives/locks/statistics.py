@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from holdfast.kernel.codec import Record
 from holdfast.kernel.histogram import BUCKETS_S
-from holdfast.kernel.limits import LOCK_STATISTICS_MAX
+from holdfast.kernel.limits import LOCK_STATISTICS_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
 
@@ -122,20 +122,23 @@ class Counting:
                 tally.wait_s += waited_s
                 tally.wait_counts[bucket] += 1
 
-    def add_up(self) -> None:
+    def add_up(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
         """Add what was counted to the store's statistics. What cannot be added now is kept for the next time. What another
         thread is just adding is there too when this returns."""
-        with self._adding:
-            self._add_up()
+        if self._adding.acquire(timeout=timeout_s):
+            try:
+                self._add_up(timeout_s)
+            finally:
+                self._adding.release()
 
-    def _add_up(self) -> None:
+    def _add_up(self, timeout_s: float) -> None:
         with self._mutex:
             tallies, self._tallies = self._tallies, {}
         if not tallies:
             return
         counted = {name: tally.taken() for name, tally in tallies.items()}
         try:
-            self._store.transact(lambda tx: _add(tx, counted), scope=[LOCK_STATISTICS], durable=False)
+            self._store.transact(lambda tx: _add(tx, counted), scope=[LOCK_STATISTICS], durable=False, timeout_s=timeout_s)
         except BaseException:
             with self._mutex:
                 for name, tally in tallies.items():

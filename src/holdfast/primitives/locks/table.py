@@ -3,16 +3,68 @@
 Decisions about a long queue mostly need its head, so queues are read in pages.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Request, lock_in, request_key, root_of, within
+from holdfast.primitives.locks.record import (
+    LOCK_WAITS,
+    LOCKS,
+    Hold,
+    Lock,
+    Mode,
+    Request,
+    lock_in,
+    request_key,
+    root_of,
+    self_and_wholes,
+    within,
+)
 
 _FIRST_PAGE = 2
 _PAGE_MAX = 128
+
+
+class Holders:
+    """The holds of one name, in order, and indexed by job. A hand-over to many sharers asks of each of them whether its job
+    holds the name already, and how large the row has become; to go through all holds each time would be quadratic."""
+
+    __slots__ = ("_by_job", "_bytes", "count", "exclusive")
+
+    def __init__(self, holds: Sequence[Hold]) -> None:
+        self._by_job: dict[str, list[tuple[int, Hold]]] = {}
+        self._bytes: int | None = None
+        self.count = 0
+        self.exclusive: list[Hold] = []
+        for hold in holds:
+            self.add(hold)
+
+    def add(self, hold: Hold) -> None:
+        """A hold that came last."""
+        self._by_job.setdefault(hold.by, []).append((self.count, hold))
+        self.count += 1
+        if hold.mode is Mode.EXCLUSIVE:
+            self.exclusive.append(hold)
+        if self._bytes is not None:
+            self._bytes += len(to_json(hold))
+
+    def covering(self, by: str, mode: Mode) -> Hold | None:
+        """The first hold by which a job has the name in that mode; None when it needs one."""
+        first: tuple[int, Hold] | None = None
+        for job in self_and_wholes(by):
+            for at, hold in self._by_job.get(job, ()):
+                if hold.covers(by, mode) and (first is None or at < first[0]):
+                    first = at, hold
+        return None if first is None else first[1]
+
+    def size(self) -> int:
+        """The bytes of the holds as a row keeps them."""
+        if self._bytes is None:
+            self._bytes = sum(len(to_json(hold)) for holds in self._by_job.values() for _, hold in holds)
+        return self._bytes
 
 
 class Table:
@@ -21,6 +73,7 @@ class Table:
     def __init__(self, tx: ReadTx) -> None:
         self._tx = tx
         self._locks: dict[str, Lock] = {}
+        self._holders: dict[str, Holders] = {}
         self._requests: dict[str, Request | None] = {}
         self._queues: dict[str, _Queue] = {}
         self._lasts: dict[str, Request | None] = {}
@@ -31,6 +84,13 @@ class Table:
         found = self._locks.get(name)
         if found is None:
             found = self._locks[name] = lock_in(self._tx.get(LOCKS, name))
+        return found
+
+    def holders(self, name: str) -> Holders:
+        """The holds of a resource by what is asked of them."""
+        found = self._holders.get(name)
+        if found is None:
+            found = self._holders[name] = Holders(self.lock(name).holds)
         return found
 
     def find_hold(self, hold_id: str, names: Sequence[str]) -> Hold | None:
@@ -125,7 +185,7 @@ class WritableTable(Table):
     def hold(self, hold: Hold) -> None:
         """Enter a grant under each of its names."""
         for name in hold.names:
-            self._set(name, (*self.lock(name).holds, hold))
+            self._set(name, (*self.lock(name).holds, hold), added=hold)
 
     def unhold(self, hold: Hold) -> None:
         """Take a grant away from each of its names."""
@@ -159,7 +219,7 @@ class WritableTable(Table):
         self._jobs.pop(root_of(request.by), None)
         for key, row in request.rows():
             self.tx.delete(LOCK_WAITS, key)
-            self._queue(row.name).remove(request.id)
+            self._queue(row.name).remove(request)
             self._lasts.pop(row.name, None)
             self._left[row.name] = None
 
@@ -198,9 +258,13 @@ class WritableTable(Table):
             else:
                 self.tx.delete(LOCKS, name)
 
-    def _set(self, name: str, holds: tuple[Hold, ...]) -> None:
+    def _set(self, name: str, holds: tuple[Hold, ...], *, added: Hold | None = None) -> None:
         self._locks[name] = replace(self.lock(name), holds=holds)
         self._changed[name] = None
+        if added is not None and name in self._holders:
+            self._holders[name].add(added)
+        else:
+            self._holders.pop(name, None)
 
 
 class _Queue:
@@ -229,13 +293,22 @@ class _Queue:
         if self._complete or (self._read_to is not None and request.place < self._read_to):
             insort(self._known, request, key=_place)
 
-    def remove(self, request_id: str) -> None:
+    def remove(self, request: Request) -> None:
         """A request that was just dequeued."""
-        self._known = [known for known in self._known if known.id != request_id]
+        at = self._index(request)
+        if at is not None:
+            del self._known[at]
 
     def replace(self, request: Request) -> None:
         """A request that was just updated."""
-        self._known = [request if known.id == request.id else known for known in self._known]
+        at = self._index(request)
+        if at is not None:
+            self._known[at] = request
+
+    def _index(self, request: Request) -> int | None:
+        """Where a request is. No two have the same place, and none ever gets another."""
+        at = bisect_left(self._known, request.place, key=_place)
+        return at if at < len(self._known) and self._known[at].id == request.id else None
 
     def _read_on(self) -> bool:
         if self._complete:

@@ -19,9 +19,10 @@ from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.neighbours import Neighbours
-from holdfast.primitives.locks.record import Hold, Mode, Outcome, Request, over, rank_of
+from holdfast.primitives.locks.record import Hold, Outcome, Request, rank_of
 from holdfast.primitives.locks.rules import Step
 from holdfast.primitives.locks.table import WritableTable
+from holdfast.primitives.steady_clock import SteadyClock
 
 _NAMES_TOLD_MAX = 16
 """Of a larger set, each entry names the first ones: it has its own as its subject, and an entry is bounded."""
@@ -55,15 +56,17 @@ class Removed(NamedTuple):
 class Turns:
     """The verbs of the lock table inside a transaction. `end` writes what they changed."""
 
-    def __init__(self, tx: Tx, journal: Journal, terms: Terms) -> None:
+    def __init__(self, tx: Tx, journal: Journal, terms: Terms, steady: SteadyClock) -> None:
         self.table = WritableTable(tx)
         self._neighbours = Neighbours(tx, self.table)
         self._tx = tx
         self._journal = journal
         self._terms = terms
+        self._steady = steady
         self._numbers = count()
         self._heap: list[tuple[tuple[int, int], int, str, Iterator[Request] | None, Request]] = []
         self._handing = False
+        self._refused = ""
         self._begun: set[str] = set()
         self._grown: dict[str, None] = {}
 
@@ -71,6 +74,10 @@ class Turns:
     def now(self) -> datetime:
         """The store's clock."""
         return self._tx.now
+
+    def over(self, hold: Hold) -> bool:
+        """Has the time passed that was asked for a grant? Then it is nobody's, though its holder lives."""
+        return self._steady.reclaimable(hold.lease, Liveness.ALIVE, self._tx.now)
 
     def end(self) -> None:
         """Write what changed. To be called last, once."""
@@ -83,7 +90,7 @@ class Turns:
         A request whose names its job holds already is not for here: see `own_holds`.
         """
         request = self._placed(draft)
-        obstacles = rules.held_against(self.table, request)
+        obstacles = list(rules.held_against(self.table, request))
         overtaken = None if obstacles else rules.may_overtake(self.table, request)
         if overtaken is not None:
             return None if request.look else self._granted(request, overtaken)
@@ -124,10 +131,9 @@ class Turns:
             return []
         own: dict[str, Hold] = {}
         for name in request.names:
-            for hold in self.table.lock(name).holds:
-                if hold.covers(request.by, request.mode):
-                    own[hold.id] = hold
-                    break
+            covering = self.table.holders(name).covering(request.by, request.mode)
+            if covering is not None:
+                own[covering.id] = covering
         return list(own.values())
 
     def release(self, hold: Hold) -> None:
@@ -142,7 +148,7 @@ class Turns:
         hold = self.table.find_hold(hold_id, names)
         if hold is not None:
             self.release(hold)
-        return hold is not None and not over(hold, self.now)
+        return hold is not None and not self.over(hold)
 
     def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[Hold]]:
         """A job lets go of names, by whichever grants; return those that it held, and what is left of each grant."""
@@ -151,7 +157,7 @@ class Turns:
         for name in names:
             for hold in self.table.lock(name).holds:
                 if hold.by == by:
-                    freed[name] = freed.get(name, False) or not over(hold, self.now)
+                    freed[name] = freed.get(name, False) or not self.over(hold)
                     rests[hold.id] = self._release_part(hold, name)
         self.hand_over(freed)
         return tuple(name for name, held in freed.items() if held), list(rests.values())
@@ -215,12 +221,12 @@ class Turns:
             if found is None or found.process != suspect.process:
                 # It was passed on to another process meanwhile, of which the verdict says nothing.
                 continue
-            if hold is not None and leases.reclaimable(hold.lease, suspect.liveness, self._tx.now):
+            if hold is not None and self._steady.reclaimable(hold.lease, suspect.liveness, self._tx.now):
                 # A command that ended, and whose keeper had no time yet to release it, is no accident.
                 died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
                 self.take_away(hold, died if dead else "lock.lease_expired", process=shown(hold.process))
                 removed.append(Removed(hold.names, hold, dead))
-            elif request is not None and leases.reclaimable(request.lease, suspect.liveness, self._tx.now):
+            elif request is not None and self._steady.reclaimable(request.lease, suspect.liveness, self._tx.now):
                 gone = [request, *self._with_it(request)] if dead else [request]
                 for one in gone:
                     self._remove(one, "lock.waiter_died" if dead else "lock.waiter_expired", process=shown(one.process))
@@ -248,24 +254,30 @@ class Turns:
         if self._handing:
             return
         self._handing = True
+        self._refused = ""
         while self._heap or self._end_a_cycle():
             _, _, name, queue, request = heapq.heappop(self._heap)
-            if self._try(request):
+            if request.id == self._refused:
+                # A request comes once for each of its names, in a row. Until another goes, it is refused for the same reason.
+                pass
+            elif self._try(request):
+                self._refused = ""
                 # Those behind it may move up elsewhere too. Where a name was gone through already, they could not for its sake
                 # alone: what they waited for as a request they now wait for as a holder.
                 for other in set(request.names) - self._begun:
                     self._begun.add(other)
                     self._go_on(other, self.table.queue(other))
+            else:
+                self._refused = request.id
             if queue is not None:
                 self._go_on(name, queue)
         self._handing = False
         self._begun.clear()
 
     def _go_on(self, name: str, queue: Iterator[Request]) -> None:
-        for hold in self.table.lock(name).holds:
-            if hold.mode is Mode.EXCLUSIVE:
-                # Behind an exclusive holder nobody else goes.
-                return
+        if self.table.holders(name).exclusive:
+            # Behind an exclusive holder nobody else goes.
+            return
         for request in queue:
             heapq.heappush(self._heap, (request.place, next(self._numbers), name, queue, request))
             return
@@ -281,6 +293,7 @@ class Turns:
                 continue
             youngest = max((step.request for step in steps), key=lambda one: one.arrival)
             self.table.tell(replace(youngest, outcome=Outcome.AGAIN))
+            self._refused = ""
             self.hand_over(youngest.names)
             if self._heap:
                 return True

@@ -1,19 +1,19 @@
 """Sleeping until it is one's turn: woken by the one who hands over, by the death of whoever is just ahead, or by its lease."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.kernel.lease import Lease, reclaimable
-from holdfast.kernel.limits import LOCK_WATCHED_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.lease import Lease
+from holdfast.kernel.limits import LOCK_WATCHED_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.record import Hold, Request
 from holdfast.primitives.locks.table import Table
 from holdfast.primitives.locks.turns import Suspect
+from holdfast.primitives.steady_clock import steady_clock
 
 
 class Ahead(NamedTuple):
@@ -54,17 +54,22 @@ class Watch:
         self._ahead = ahead
         self._processes = processes
         self._store = store
+        self._steady = steady_clock(store)
         self._by_fd: dict[int, Ahead] = {}
         self._known: dict[str, Liveness] = {}
 
     def __enter__(self) -> "Watch":
-        for one in self._ahead:
-            watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
-            fd = self._processes.death(one.process) if watched and one.process is not None else None
-            if fd is not None:
-                self._by_fd[fd] = one
-                self._known[one.id] = Liveness.ALIVE
-        return self
+        try:
+            for one in self._ahead:
+                watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
+                fd = self._processes.death(one.process) if watched and one.process is not None else None
+                if fd is not None:
+                    self._by_fd[fd] = one
+                    self._known[one.id] = Liveness.ALIVE
+            return self
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for fd in self._by_fd:
@@ -81,21 +86,23 @@ class Watch:
             self._known[self._by_fd[fd].id] = Liveness.DEAD
 
     def suspects(self) -> list[Suspect]:
-        """Those that may be reclaimed by now, as far as can be seen from here. Of whom no descriptor tells, is asked anew."""
+        """Those that may be reclaimed by now, as far as can be seen from here. Holders without a pidfd are probed again."""
         now = self._store.now()
+        if any(not one.lease.fresh(now) for one in self._ahead):
+            self._steady.look()
         watched = {one.id for one in self._by_fd.values()}
         self._known |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
         return [
             Suspect(one.id, one.names, one.process, self._known[one.id])
             for one in self._ahead
-            if reclaimable(one.lease, self._known[one.id], now)
+            if self._steady.reclaimable(one.lease, self._known[one.id], now)
         ]
 
     def next_look_s(self) -> float | None:
         """How long until the first lease runs out on which something depends; None when nothing does."""
         now = self._store.now()
         ends = [
-            (one.lease.expires_at - now).total_seconds()
+            (one.lease.expires_at - self._steady.believed(now, since=one.lease.granted_at)).total_seconds()
             for one in self._ahead
             if self._known[one.id] is Liveness.UNKNOWN or one.lease.explicit
         ]
@@ -109,37 +116,3 @@ class Watch:
 
 _LATER_S = 0.001
 """A lease is fresh up to and including its last instant, so the look comes after it."""
-
-
-_MOMENT_S = 1.0
-
-
-class Deadline:
-    """A time limit, or none."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-        self._end_s = None if timeout_s is None or timeout_s == float("inf") else time.monotonic() + timeout_s
-
-    def left_s(self) -> float | None:
-        """What is left of it; None when there is no limit."""
-        return None if self._end_s is None else max(self._end_s - time.monotonic(), 0.0)
-
-    def for_a_turn_s(self) -> float:
-        """How long the store may take for one change. A moment even where nothing is left: that is for waiting in line, and
-        not for the store's own work."""
-        left_s = self.left_s()
-        return TRANSACT_TIMEOUT_S if left_s is None else min(max(left_s, _MOMENT_S), TRANSACT_TIMEOUT_S)
-
-    def end(self) -> None:
-        """Let it be over now."""
-        self._end_s = time.monotonic()
-
-    def passed(self) -> bool:
-        """Is it over?"""
-        return self._end_s is not None and time.monotonic() >= self._end_s
-
-
-def earliest(*limits_s: float | None) -> float | None:
-    """The shortest of several time limits, of which any may be none."""
-    return min((limit for limit in limits_s if limit is not None), default=None)

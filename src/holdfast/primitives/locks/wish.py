@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import THIS_PROCESS, Holder, ThisProcess
+from holdfast.kernel.holder import THIS_PROCESS, Holder, ThisProcess, check_holder
 from holdfast.kernel.limits import LOCK_NAMES_MAX, LOCK_PRIORITY_MAX, LOCK_SET_BYTES_MAX, LOCK_TTL_MAX_S
-from holdfast.kernel.names import check_label
+from holdfast.kernel.names import check_label, check_new_label
 from holdfast.primitives.locks.record import Mode
 
 
@@ -36,10 +36,11 @@ def wished(
     look: bool = False,
 ) -> Wish:
     """Check what a caller gave. Raises InvalidName and InvalidValue, naming what is wrong."""
-    wanted = check_names(names)
+    # To look takes nothing: what has an odd name from before can still be waited for.
+    wanted = check_names(names, new=not look)
     # Mostly it is this one, and to look it up costs as much as all other checks.
     mode = mode if mode is Mode.EXCLUSIVE else _mode(mode)
-    check_label(by, "job")
+    check_new_label(by, "job")
     if timeout_s != timeout_s:
         raise InvalidValue("timeout_s is not a number: give the seconds to wait, or None for no limit", field="timeout_s")
     check_ttl(ttl_s)
@@ -48,6 +49,8 @@ def wished(
             "a grant that no process holds needs a ttl_s, or nothing would ever end it: give one, or the process that holds it",
             field="ttl_s",
         )
+    if isinstance(process, Holder):
+        check_holder(process)
     if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
         raise InvalidValue(
             f"a priority of {priority} is not possible: use -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}", field="priority"
@@ -55,11 +58,12 @@ def wished(
     return Wish(wanted, by, mode, timeout_s, priority, ttl_s, process, look)
 
 
-def check_names(names: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of a request, each once, in the order given. Raises InvalidName and InvalidValue."""
+def check_names(names: str | Iterable[str], *, new: bool = False) -> tuple[str, ...]:
+    """The names of a request, each once, in their order. `new` ones are to be taken. Raises InvalidName and InvalidValue."""
     wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    check = check_new_label if new else check_label
     for name in wanted:
-        check_label(name, "resource")
+        check(name, "resource")
     if len(wanted) > 1 and sum(len(name.encode()) for name in wanted) > LOCK_SET_BYTES_MAX:
         raise InvalidValue(
             f"the names of one request may have {LOCK_SET_BYTES_MAX} bytes together: ask for a name that stands for many",

@@ -8,19 +8,23 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from holdfast.kernel import clock
+from holdfast.kernel.codec import CUT, cut, json_bytes
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
 from holdfast.kernel.limits import (
+    LABEL_JSON_BYTES_MAX,
     QUEUE_DEPTH_MAX,
     QUEUE_KEEP_LEAST,
     QUEUE_KEEP_REQUESTS,
     QUEUE_KEEP_S,
     QUEUE_TRIM_EVERY,
     QUEUE_TRIM_MAX,
+    REQUEST_DETAIL_BYTES_MAX,
+    REQUEST_RESULT_BYTES_MAX,
 )
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.kernel.wording import counted
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, proven
 from holdfast.primitives.queue.record import (
     ENDED,
     HEADS,
@@ -117,7 +121,7 @@ class Line:
         self, request_id: str, token: int, result: Mapping[str, Any], *, receipt: Receipt = Receipt.ANSWERED
     ) -> Request:
         """End a running request well. Raises NotFound, and Fenced when `token` is not that of its claim."""
-        request = replace(self._owned(request_id, token), result=dict(result), receipt=receipt)
+        request = replace(self._owned(request_id, token), result=_bounded(result), receipt=receipt)
         return self._moved(request, RequestState.COMPLETED, {"receipt": receipt.value})
 
     def fail(self, request_id: str, token: int, *, code: str, detail: str, result: Mapping[str, Any] | None = None) -> Request:
@@ -216,7 +220,9 @@ class Line:
         return request
 
     def _failed(self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None) -> Request:
-        ended = replace(request, error_code=code, error_detail=detail, result=None if result is None else dict(result))
+        kept = None if result is None else _bounded(result)
+        code, detail = cut(code, LABEL_JSON_BYTES_MAX), cut(detail, REQUEST_DETAIL_BYTES_MAX)
+        ended = replace(request, error_code=code, error_detail=detail, result=kept)
         return self._moved(ended, RequestState.FAILED, {"code": code, "receipt": request.receipt.value})
 
     def _moved(self, request: Request, state: RequestState, told: dict[str, Any]) -> Request:
@@ -262,11 +268,14 @@ class Line:
         """
         return self.sweep(keep=keep, keep_s=keep_s, keep_least=keep_least).dropped
 
-    def sweep(self, *, keep: int, keep_s: float, keep_least: int, spare_s: float = 0, start: int = 0) -> Swept:
+    def sweep(
+        self, *, keep: int, keep_s: float, keep_least: int, spare_s: float = 0, start: int = 0, asked: bool = False
+    ) -> Swept:
         """Drop as `trim` does, among those that came from `start` on. What ended less than `spare_s` ago stays, if that is more
-        than nothing."""
+        than nothing. `asked`: somebody asked for that age."""
         ended = sum(self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED)
-        before, spared = clock.ago(self._tx.now, keep_s), clock.ago(self._tx.now, spare_s)
+        now = proven(self._journal, self._tx, asked=asked)
+        before, spared = (clock.BEGINNING if now is None else clock.ago(now, age_s) for age_s in (keep_s, spare_s))
         oldest = in_order(self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[])[:QUEUE_TRIM_MAX]
         dropped = 0
         for request in oldest:
@@ -317,6 +326,23 @@ def in_order(
         )
     ]
     return sorted(found, key=lambda request: request.arrival)
+
+
+def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result within its bound. One that is too large says so by `cut`: its smallest values are kept whole, and the first one
+    without room is cut, with a visible mark, if it is text. Raises InvalidValue for what is no JSON."""
+    if json_bytes(result) <= REQUEST_RESULT_BYTES_MAX:
+        return dict(result)
+    kept: dict[str, Any] = {"cut": True}
+    for size, name in sorted((json_bytes(value), name) for name, value in result.items()):
+        room = REQUEST_RESULT_BYTES_MAX - json_bytes(kept) - json_bytes(name) - 2
+        if size <= room:
+            kept[name] = result[name]
+            continue
+        if isinstance(result[name], str) and room > json_bytes(CUT):
+            kept[name] = cut(result[name], room)
+        break
+    return kept
 
 
 def key_of(queue: str, request_id: str) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from holdfast.kernel.codec import json_bytes
 from holdfast.kernel.errors import InvalidValue, Refused
 from holdfast.kernel.limits import (
     LIST_MAX,
@@ -12,6 +13,7 @@ from holdfast.kernel.limits import (
     QUEUE_KEEP_REQUESTS,
     QUEUE_KEEP_S,
     QUEUE_PRUNE_LEAST_S,
+    REQUEST_PAYLOAD_BYTES_MAX,
 )
 from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
@@ -20,6 +22,7 @@ from holdfast.kernel.wording import counted
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.line import Line, Swept, in_order, key_of, no_such, topic_of
 from holdfast.primitives.queue.record import ENDED, HEADS, KEYS, REQUESTS, Draft, Head, Receipt, Request, RequestState
+from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
@@ -88,18 +91,21 @@ class Queue:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`, with their idempotency keys;
         return how many. Unless told, the bounds are those that a queue keeps by itself.
 
-        Never dropped: what has not ended, and what ended less than a day ago, as its key may still be asked again. By a clock
-        that was stepped forward a day has passed at once. Raises InvalidValue for bounds that cannot be, or are below that day.
+        Never dropped: what has not ended, and what ended less than a day ago, as its key may still be asked again. A clock that
+        was just set forward makes none older. Raises InvalidValue for bounds that cannot be, or are below that day.
         """
         number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
         age_s = QUEUE_KEEP_S if keep_s is None else keep_s
         check_bounds(number, age_s)
         # Whoever names an age means it; by the bounds alone the last ones stay, as ever.
         least = QUEUE_KEEP_LEAST if keep_s is None else 0
+        steady_clock(self.store).look()
+        asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
         def sweep(_: Tx, line: Line) -> Swept:
-            return line.sweep(keep=number, keep_s=age_s, keep_least=least, spare_s=QUEUE_PRUNE_LEAST_S, start=start)
+            spare_s = QUEUE_PRUNE_LEAST_S
+            return line.sweep(keep=number, keep_s=age_s, keep_least=least, spare_s=spare_s, start=start, asked=asked)
 
         while (swept := self.change(sweep)).further is not None:
             removed, start = removed + swept.dropped, swept.further
@@ -166,10 +172,18 @@ def check_bounds(keep: int, keep_s: float) -> None:
 
 
 def check_draft(draft: Draft) -> None:
-    """Refuse a draft that could not be kept. Raises InvalidName."""
+    """Refuse a draft that could not be kept, with all that may be added to it later. Raises InvalidName and InvalidValue."""
     check_label(draft.kind, "kind of request")
     if draft.idempotency_key is not None:
         check_label(draft.idempotency_key, "idempotency key")
+    if (size := json_bytes(draft.payload)) > REQUEST_PAYLOAD_BYTES_MAX:
+        raise InvalidValue(
+            f"the payload has {size} bytes as JSON and may have {REQUEST_PAYLOAD_BYTES_MAX}: put long input into a file and "
+            "pass its path",
+            field="payload",
+            bytes=size,
+            bytes_max=REQUEST_PAYLOAD_BYTES_MAX,
+        )
 
 
 def new_id() -> str:

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from holdfast.access import PRIVATE, Access, dress, make_folder
+from holdfast.access import LACKING, PRIVATE, Access, dress, make_folder, make_folder_in
+from holdfast.folder_walk import open_folder, others_can_write
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.filesystem import sync_names
@@ -40,11 +41,12 @@ _RACY_NS = 50_000_000
 
 
 class Unfit(Exception):
-    """What is at the place of a file is no plain file, or cannot be changed. `todo` is the way out. Never leaves the store."""
+    """What is at the place of a file is no plain file, or cannot be changed; `advice` says what to do. It never leaves the
+    store."""
 
-    def __init__(self, why: str, todo: str = "check what is there") -> None:
+    def __init__(self, why: str, advice: str = "check what is there") -> None:
         super().__init__(why)
-        self.todo = todo
+        self.advice = advice
 
 
 class Spot(NamedTuple):
@@ -177,7 +179,7 @@ class Disk:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged, dir_fd=folder)
             faults.reach("files.write.before")
-            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 _dress(fd, old, self._access)
                 _write(fd, data)
@@ -250,8 +252,9 @@ def sync_file(spot: Spot) -> None:
 
 def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
     """What it means that a file or folder cannot be read. `tried` says that it was tried as often as is configured already."""
+    why, advice = LACKING.get(error.errno or 0, (os.strerror(error.errno or 0), "check its permissions and the disk"))
     return StoreUnavailable(
-        f"cannot read {path} ({os.strerror(error.errno or 0)}): check its permissions and the disk",
+        f"cannot read {path} ({why}): {advice}",
         path=str(path),
         outcome="none",
         tried=True,
@@ -261,15 +264,19 @@ def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
 def _unwritable(path: Path, error: Exception) -> StoreUnavailable:
     number = error.errno if isinstance(error, OSError) else None
     why = str(error) if number is None else os.strerror(number)
-    todo = "free some space" if number in (errno.ENOSPC, errno.EDQUOT) else "check what is there, its permissions and the disk"
-    todo = error.todo if isinstance(error, Unfit) else todo
-    return StoreUnavailable(f"cannot write {path} ({why}): {todo}", path=str(path), outcome="none", tried=True)
+    advice = (
+        "free some space" if number in (errno.ENOSPC, errno.EDQUOT) else "check what is there, its permissions and the disk"
+    )
+    why, advice = LACKING.get(number or 0, (why, advice))
+    advice = error.advice if isinstance(error, Unfit) else advice
+    return StoreUnavailable(f"cannot write {path} ({why}): {advice}", path=str(path), outcome="none", tried=True)
 
 
 def _read(spot: Spot) -> Found | None:
     try:
         with _parent(spot) as (folder, name):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            around = os.fstat(folder)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -280,6 +287,8 @@ def _read(spot: Spot) -> Found | None:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             raise Unfit("it is no plain file")
+        if before.st_nlink > 1 and others_can_write(around) and not _is_seen_by_all(before, around):
+            raise Unfit("it has a second name elsewhere, and others can write its folder", "remove it")
         data = _read_all(fd, before.st_size)
         signature = signature_of_stat(os.fstat(fd))
         sure = (
@@ -288,6 +297,11 @@ def _read(spot: Spot) -> Found | None:
         return Found(data, signature, sure)
     finally:
         os.close(fd)
+
+
+def _is_seen_by_all(found: os.stat_result, around: os.stat_result) -> bool:
+    """May those who can write the folder read the file by themselves?"""
+    return bool(found.st_mode & stat.S_IROTH) or (found.st_gid == around.st_gid and bool(found.st_mode & stat.S_IRGRP))
 
 
 def _read_all(fd: int, size: int) -> bytes:
@@ -308,7 +322,7 @@ def _write(fd: int, data: bytes) -> None:
 def _parent(spot: Spot, *, make: Access | None = None) -> Iterator[tuple[int, str]]:
     """A descriptor of the folder that a file is in, reached through no symbolic link, and the file's name there."""
     *between, name = spot.name.split("/")
-    fd = os.open(spot.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_folder(spot.folder)
     try:
         for depth, part in enumerate(between):
             try:
@@ -323,11 +337,7 @@ def _parent(spot: Spot, *, make: Access | None = None) -> Iterator[tuple[int, st
 def _step(folder: int, part: str, *, make: Access | None) -> int:
     """Go down into a folder. The one above is closed, unless this raises. Raises NotADirectoryError for a link as well."""
     if make is not None:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, 0o700, dir_fd=folder)
-            if make.gid is not None:
-                os.chown(part, -1, make.gid, dir_fd=folder)
-            os.chmod(part, make.folder, dir_fd=folder)
+        make_folder_in(folder, part, make)
     below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     os.close(folder)
     return below

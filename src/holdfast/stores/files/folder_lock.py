@@ -5,23 +5,23 @@ changing other files. A change of several folders takes their locks in the order
 """
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.access import Access, open_file
+from holdfast.access import LACKING, Access, open_file
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.redo import laid_out
 from holdfast.stores.sqlite.gate import Gate, flock_holder
+from holdfast.stores.sqlite.translate import opening_failed
 
 T = TypeVar("T")
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-"""To lock a file it is enough to read it: another user's lock file may be closed to writing. A FIFO must not block us."""
+_FLAGS = os.O_RDONLY
+"""To lock a file it is enough to read it: another user's lock file may be closed to writing."""
 
 
 class Replaced(Exception):
@@ -50,11 +50,11 @@ class FolderLock(Gate):
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(str(path)) from None
         except OSError as error:
-            linked = path.is_symlink()
-            raise _unusable(path, "it is a symbolic link" if linked else os.strerror(error.errno or 0)) from None
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise _unusable(path, "it is no plain file")
+            if error.errno in LACKING:
+                raise opening_failed(path, error) from None
+            raise _unusable(path, os.strerror(error.errno or 0)) from None
+        except StoreUnavailable as error:
+            raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
         return fd
 
     def _is_at_its_path(self) -> bool:

@@ -1,9 +1,9 @@
 """Where everything lies: the root, what is the store's own in it, and the folder of each layout."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.folder_walk import resolve
 from holdfast.kernel.names import check_id
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 
@@ -19,10 +19,10 @@ class Folders:
     """
 
     def __init__(self, root: Path, namespace: str, given: Mapping[str, str | Path]) -> None:
-        self.root = Path(os.path.realpath(root))
+        self.root = Path(resolve(root))
         self.own = self.root / OWN
         self._namespace = namespace
-        self._given = {check_id(name, "folder"): os.path.realpath(self.root / path) for name, path in given.items()}
+        self._given = {check_id(name, "folder"): resolve(self.root / path) for name, path in given.items()}
 
     def of(self, folder: str) -> Path:
         """The folder of that name. Raises InvalidValue for what cannot be one."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import match_owner
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
 from holdfast.stores.files.disk import NO_LINKS, Disk, Found, Spot, Unfit, backup_of
@@ -47,15 +48,15 @@ def mend(disk: Disk, unsound: Unsound, now: datetime) -> StoreCorrupt | None:
 def _lost(unsound: Unsound, kept: Spot) -> StoreCorrupt:
     path = unsound.spot.path
     if unsound.why != GONE:
-        todo = (
+        advice = (
             f"and there is no sound {kept.path.name} to restore it from: mend it, or move it away to go on without its records"
         )
     elif unsound.spot.folder.is_dir():
-        todo = f"and so is {kept.path.name}: its records are lost, and from here on it counts as empty. This is told once"
+        advice = f"and so is {kept.path.name}: its records are lost. From now on it counts as empty, without another warning"
     else:
-        todo = "with its folder: mount it or put it back, or make the folder to go on without its records"
+        advice = "with its folder: mount it or put it back, or make the folder to go on without its records"
     return StoreCorrupt(
-        f"{path} is damaged ({unsound.why}), {todo}", path=str(path), aside=None, restored=False, why=unsound.why
+        f"{path} is damaged ({unsound.why}), {advice}", path=str(path), aside=None, restored=False, why=unsound.why
     )
 
 
@@ -94,10 +95,7 @@ def _prepare(disk: Disk, spot: Spot, kept: Spot, data: bytes) -> Path:
     restored = Spot(spot.folder, _beside(spot.name, lambda name: f".{name}.restored"))
     disk.stage(restored, data)
     disk.place(restored, keep=False)
-    before = kept.path.stat()
-    with contextlib.suppress(PermissionError):
-        os.chown(restored.path, -1, before.st_gid)
-    os.chmod(restored.path, before.st_mode & 0o777)
+    match_owner(restored.path, kept.path)
     return restored.path
 
 

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.access import Access, dress
-from holdfast.kernel.errors import Held
+from holdfast.access import Access, access_like, dress, in_folder, read_file, replace_file
+from holdfast.kernel.errors import Held, StoreUnavailable
 from holdfast.stores.files.disk import sync
 from holdfast.stores.files.folders import OWN, Folders
 from holdfast.stores.sqlite.translate import opening_failed
@@ -26,8 +26,11 @@ def claim_all(folders: Folders, names: Iterable[str], access: Access) -> None:
         if place.is_dir() and not place.is_relative_to(root):
             _refuse_inner(place, root)
             _claim(place, root, access)
-    with os.scandir(root) as found:
-        inside = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    try:
+        with os.scandir(root) as found:
+            inside = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        raise opening_failed(root, error) from None
     for place in (root, *inside):
         _refuse_claimed(place, root)
 
@@ -35,23 +38,27 @@ def claim_all(folders: Folders, names: Iterable[str], access: Access) -> None:
 def _claim(place: Path, root: Path, access: Access) -> None:
     mark = place / MARK
     try:
-        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
-        dress(fd, access)
+        in_folder(mark, lambda folder, name: _write_mark(folder, name, root, access))
     except FileExistsError:
         _refuse_claimed(place, root)
         with contextlib.suppress(OSError):
             if not _lives(Path(_text(mark))):
                 # That store is gone, or was moved.
-                mark.write_bytes(os.fsencode(root))
+                replace_file(mark, os.fsencode(root), access)
         return
     except OSError as error:
         raise opening_failed(mark, error) from None
+    sync(place)
+
+
+def _write_mark(folder: int, name: str, root: Path, access: Access) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
+        dress(fd, access)
         os.write(fd, os.fsencode(root))
         os.fsync(fd)
     finally:
         os.close(fd)
-    sync(place)
 
 
 def _refuse_claimed(place: Path, root: Path) -> None:
@@ -82,6 +89,6 @@ def _lives(root: Path) -> bool:
 
 def _text(mark: Path) -> str:
     try:
-        return os.fsdecode(mark.read_bytes())
-    except OSError:
+        return os.fsdecode(read_file(mark, access_like(mark.parent)))
+    except (OSError, StoreUnavailable):
         return ""

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from holdfast.kernel.codec import to_json
+from holdfast.kernel.codec import blame_stack, to_json
 from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import Wire
 from holdfast.kernel.space import R, Space
@@ -65,6 +65,7 @@ class Entry(Generic[R]):
         except Corrupt as error:
             self._error = error
         except WRONG_DOCUMENT as error:
+            blame_stack(error)
             self._error = damaged(space, key, f"it has no {error}" if isinstance(error, KeyError) else str(error))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.kernel.codec import blame_stack
 from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Space
 from holdfast.stores.files.disk import Spot
@@ -48,6 +49,7 @@ def parse(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        blame_stack(error)
         raise ValueError(f"it is no JSON: {error}" if data.strip() else "it is empty") from None
 
 
@@ -66,6 +68,7 @@ def documents_of(layout: OneFile[Any], sheet: Sheet) -> dict[str, Any]:
         pairs = list(layout.spread(value))
         found = dict(pairs)
     except WRONG_DOCUMENT as error:
+        blame_stack(error)
         raise ValueError(f"{layout.part or 'what it holds'} is not what it should be ({error})") from None
     if len(found) < len(pairs) or not all(isinstance(key, str) for key in found):
         raise ValueError(f"{layout.part or 'what it holds'} names a record twice, or by no text")

@@ -8,19 +8,18 @@ opened.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import Access, make_folder, open_file
-from holdfast.kernel.errors import HoldfastError
+from holdfast.access import Access, make_folder, read_file, remove_file, replace_file
+from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row, Store, Tx
 from holdfast.stores.files import naming
-from holdfast.stores.files.disk import temporary
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.rendering import render
 from holdfast.stores.files.sheet import parse
@@ -76,8 +75,8 @@ class Signs:
             rows = self._store.read(lambda tx, s=space, d=damaged: tx.range(s, damaged=d), scope=[space])  # type: ignore[misc]
             kept = {path for row in rows if (path := self._show(sign, row.key, row))}
             for path in self._present(sign):
-                if path not in kept and _ours(path):
-                    path.unlink(missing_ok=True)
+                if path not in kept and _ours(path, self._access):
+                    remove_file(path)
 
     def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
         called = sign.called(key)
@@ -87,7 +86,7 @@ class Signs:
         path = self._folders.of(sign.folder) / pattern.base / pattern.path(called)
         document = None if row is None else sign.show(row.record)
         if document is None:
-            path.unlink(missing_ok=True)
+            remove_file(path)
             return None
         _write(path, render(document), self._access)
         return path
@@ -144,14 +143,22 @@ class NotingTx:
         self._note(space, key)
         return self._tx.delete(space, key)
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        return self._tx.take_first(space, index, match, damaged=damaged)
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
+        return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
-    def trim(self, *, keep: int, before: datetime) -> int:
-        return self._tx.trim(keep=keep, before=before)
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
+        return self._tx.trim(keep=keep, before=before, least=least)
 
     def notify(self, topic: str) -> None:
         self._tx.notify(topic)
@@ -164,16 +171,12 @@ class NotingTx:
 def _write(path: Path, data: bytes, access: Access) -> None:
     """Show it whole or not at all. Not synced: its truth ends with the boot too."""
     make_folder(path.parent, access)
-    staged = path.with_name(temporary(path.name))
-    staged.unlink(missing_ok=True)
-    with os.fdopen(open_file(staged, os.O_WRONLY, access), "wb") as file:
-        file.write(data)
-    os.rename(staged, path)
+    replace_file(path, data, access)
 
 
-def _ours(path: Path) -> bool:
+def _ours(path: Path, access: Access) -> bool:
     """Other programs keep lock files of such names, which are no signs."""
     try:
-        return isinstance(parse(path.read_bytes()), dict)
-    except (OSError, ValueError):
+        return isinstance(parse(read_file(path, access)), dict)
+    except (OSError, ValueError, StoreUnavailable):
         return False

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.kernel import faults
-from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.clock import Clock, Passing, SystemClock
 from holdfast.kernel.debris import Leftover
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import Sign
@@ -117,6 +117,12 @@ class FilesStore:
     def now(self) -> datetime:
         return self._clock.now()
 
+    def boot_in_use(self, boot_id: str) -> bool:
+        return self.inner.boot_in_use(boot_id)
+
+    def passing(self) -> Passing:
+        return self._clock.passing()
+
     def transact(
         self,
         body: Callable[[Tx], T],
@@ -182,12 +188,14 @@ class FilesStore:
 
     def after_fork(self) -> None:
         """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
+        closed, self._closed = self._closed, True
         self._latch.abandon()
         self._folder_locks.after_fork()
         self._picture.forget()
-        if not self._closed:
+        if not closed:
             self._latch = Gate(self.folders.own / "latch", self.access)
             self._signs.after_fork()
+            self._closed = False
 
     def alone(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
         """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
@@ -415,11 +423,9 @@ _stores: weakref.WeakSet[FilesStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in list(_stores):
-        # One store that fails must not leave the next with its parent's latch.
-        try:
+        # One store that fails, in whatever way, stays closed, and must not leave the next with its parent's latch.
+        with contextlib.suppress(Exception):
             store.after_fork()
-        except HoldfastError:
-            store._closed = True
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,6 +1,6 @@
 """The port's verbs over a store whose spaces lie partly in files: those go to shelves, all others to the inner transaction."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -185,17 +185,25 @@ class FilesTx(FilesReadTx[Tx]):
         self._tx.delete(shadow_of(space), key)
         return True
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
         if self._room(space) is None:
-            return self._tx.take_first(space, index, match, damaged=damaged)
-        found = self.find(space, index, match, limit=1, damaged=damaged)
-        return found[0] if found else None
+            return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
+        found = self.find(space, index, match, limit=1 + len(but_for), damaged=damaged)
+        return next((row for row in found if row.key not in but_for), None)
 
     def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
-    def trim(self, *, keep: int, before: datetime) -> int:
-        return self._tx.trim(keep=keep, before=before)
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
+        return self._tx.trim(keep=keep, before=before, least=least)
 
     def notify(self, topic: str) -> None:
         self._tx.notify(topic)

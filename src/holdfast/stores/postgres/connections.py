@@ -24,7 +24,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres import pooler
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated, unreachable
+from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated
 
 T = TypeVar("T")
 
@@ -108,6 +108,18 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.reader = Transformer(self)
         """What makes values of the server's answers."""
 
+    @classmethod
+    def connect(  # type: ignore[override]
+        cls, conninfo: str = "", *, failed: Callable[[psycopg.Error], None] | None = None, **kwargs: Any
+    ) -> "Connection":
+        """As the driver does. `failed` is told why it could not: a pool keeps that to itself."""
+        try:
+            return super().connect(conninfo, **kwargs)
+        except psycopg.Error as error:
+            if failed is not None:
+                failed(error)
+            raise
+
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
@@ -154,6 +166,8 @@ class Connections:
         self._closed = False
         self._failures = 0
         """How many connections could not be made until the last that was."""
+        self._failure: psycopg.Error | None = None
+        """Why the last of them could not."""
         self._keeps_sessions = False
 
     def connect(self) -> Connection:
@@ -242,15 +256,29 @@ class Connections:
     def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
         """Take a connection back. One stays at hand, since the pool's way costs as much as a message; but not for long, as the
         pool looks after its connections when they come back, nor while anybody waits for the pool."""
-        _settle(raw)
-        raw.patience_until = math.inf
-        fit = not raw.closed and time.monotonic() < raw.at_hand_until
+        try:
+            _settle(raw)
+            raw.patience_until = math.inf
+            fit = not raw.closed and time.monotonic() < raw.at_hand_until
+            with self._mutex:
+                # Of another pool is what was lent before this process was forked off.
+                if fit and self._at_hand is None and not self._asking and not self._closed and pool is self._pool:
+                    self._at_hand = raw
+                    return
+            pool.putconn(raw)
+        except BaseException:
+            self._drop(pool, raw)
+            raise
+
+    def _drop(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
+        """After an exception on its way back: end the session, whose transaction may be open, and let the pool make another."""
+        raw.close()
         with self._mutex:
-            # Of another pool is what was lent before this process was forked off.
-            if fit and self._at_hand is None and not self._asking and not self._closed and pool is self._pool:
-                self._at_hand = raw
-                return
-        pool.putconn(raw)
+            if self._at_hand is raw:
+                self._at_hand = None
+        with contextlib.suppress(ValueError):
+            # The pool may have had it back already.
+            pool.putconn(raw)
 
     def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
         """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
@@ -260,7 +288,9 @@ class Connections:
             except PoolTimeout:
                 if not deadline.passed():
                     continue
-            raise unreachable(self.address, "no connection") if _failures(pool) > self._failures else out_of_time()
+            if _failures(pool) <= self._failures:
+                raise out_of_time()
+            raise translated(self.address, self._failure or psycopg.OperationalError("no connection"))
 
     def _opened(self) -> ConnectionPool[Connection]:
         if self._closed:
@@ -276,7 +306,7 @@ class Connections:
             self.address.conninfo,
             connection_class=Connection,
             # The driver's own way of preparing would at times make the session forget what messages.py has prepared.
-            kwargs={"autocommit": True, "prepare_threshold": None},
+            kwargs={"autocommit": True, "prepare_threshold": None, "failed": self._note_failure},
             configure=self._configure,
             min_size=1,
             max_size=CONNECTIONS_MAX,
@@ -285,6 +315,9 @@ class Connections:
             num_workers=2,
             open=True,
         )
+
+    def _note_failure(self, error: psycopg.Error) -> None:
+        self._failure = error
 
     def _configure(self, raw: Connection) -> None:
         self._open_ones.add(raw)

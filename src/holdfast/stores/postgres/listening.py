@@ -119,7 +119,8 @@ class Listening:
                     self._dispatch(connected)
                 connected.close()
                 return
-            except psycopg.Error:
+            except (psycopg.Error, MemoryError):
+                # Whatever was not heard: everyone is woken when another connection listens.
                 self._in_force.clear()
                 connected.close()
             connected = self._reconnect()
@@ -135,7 +136,7 @@ class Listening:
         """A new connection, or None when the store was closed meanwhile."""
         pause_s = _PAUSE_S
         while not readable([self._stop_fd], pause_s):
-            with contextlib.suppress(HoldfastError):
+            with contextlib.suppress(HoldfastError, MemoryError):
                 raw = self._connect()
                 self._in_force.set()
                 self._board.notify_all()

@@ -161,7 +161,8 @@ class SessionContender:
         if watching is None or self._pid != os.getpid():
             return
         os.eventfd_write(self._stop_fd, 1)
-        if watching is not threading.current_thread():
+        # One that an exception kept from beginning cannot be joined. It may still begin, so its descriptor stays open.
+        if watching is not threading.current_thread() and watching.ident is not None:
             watching.join()
             os.close(self._stop_fd)
 

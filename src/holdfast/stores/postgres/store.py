@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from holdfast.kernel.clock import Passing, since_boot
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
@@ -58,6 +59,12 @@ class PostgresStore:
 
     def now(self) -> datetime:
         return self.connections.clock.now(self._ask_now)
+
+    def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - who is connected does not tell
+        return True
+
+    def passing(self) -> Passing:
+        return since_boot()
 
     def transact(
         self,

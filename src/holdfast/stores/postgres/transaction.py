@@ -6,7 +6,7 @@ messages: begin, take a record and a revision; write, commit and notify.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,7 +30,10 @@ _APPEND = (
 )
 _PLACE = "(life, xid, revision)"
 _ENDS = "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
-_TRIM = f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) AND (at < %s OR {_PLACE} <= {_ENDS} OFFSET %s))"
+_TRIM = (
+    f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) "
+    f"AND (at < %s AND {_PLACE} <= {_ENDS} OFFSET %s) OR {_PLACE} <= {_ENDS} OFFSET %s))"
+)
 _TAKE = f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
 _XID_IF_ANY = bound(f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
 _COMMIT, _ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
@@ -192,8 +195,16 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._there.discard((space.name, key))
         return super().delete(space, key)
 
-    def take_first(self, space: Space[R], index: str, match: Parts = (), *, damaged: Damage | None = None) -> Row[R] | None:
-        row = super().take_first(space, index, match, damaged=damaged)
+    def take_first(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        but_for: Collection[str] = (),
+        damaged: Damage | None = None,
+    ) -> Row[R] | None:
+        row = super().take_first(space, index, match, but_for=but_for, damaged=damaged)
         if row is not None and space.name in self._by_row:
             self._refuse_younger(row.revision)
             self._latched.add((space.name, row.key))
@@ -208,8 +219,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self.notify(JOURNAL_TOPIC)
         return revision
 
-    def trim(self, *, keep: int, before: datetime) -> int:
-        return self.change(_TRIM, (self._ns, self._ns, before, self._ns, keep))
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
+        return self.change(_TRIM, (self._ns, self._ns, before, self._ns, least, self._ns, keep))
 
     def notify(self, topic: str) -> None:
         self._topics[topic] = None

@@ -1,5 +1,7 @@
 """The driver's and the server's errors as errors of the one tree."""
 
+import re
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
@@ -16,8 +18,12 @@ _HINTS = {
     "3D000": "there is no such database: create it, or correct the URL",
     "53100": "its disk is full",
     "53200": "it is out of memory or locks: raise max_locks_per_transaction",
-    "53300": "it has no connection left: raise max_connections or run fewer processes",
+    "53300": "it lets no more connect: run fewer processes, or raise the server's max_connections or, if it names one, the "
+    "CONNECTION LIMIT of the role or the database",
 }
+_TOO_MANY = "53300"
+_TOO_MANY_WORDS = re.compile("too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
+"""The driver does not say the state of an error that comes while connecting."""
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -34,6 +40,11 @@ def lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08")
 
 
+def too_many(error: psycopg.Error) -> bool:
+    """Does the server answer, and let no more connect?"""
+    return error.sqlstate == _TOO_MANY or (error.sqlstate is None and bool(_TOO_MANY_WORDS.search(str(error))))
+
+
 def passing(error: psycopg.Error) -> bool:
     """May the same work, none of which was done, succeed at once when it is run again?"""
     return not isinstance(error, NoAnswer | PoolTimeout | PoolClosed) and (lost(error) or error.sqlstate in _OUT_OF_TURN)
@@ -41,7 +52,7 @@ def passing(error: psycopg.Error) -> bool:
 
 def translated(address: Address, error: psycopg.Error) -> HoldfastError:
     """What an error that left everything unchanged means to the caller."""
-    state = error.sqlstate or ""
+    state = error.sqlstate or (_TOO_MANY if too_many(error) else "")
     why = address.redacted(str(error).strip().partition("\n")[0])
     if isinstance(error, PoolClosed):
         return closed()
@@ -53,7 +64,7 @@ def translated(address: Address, error: psycopg.Error) -> HoldfastError:
         return StoreCorrupt(
             f"{address} has not the tables that this store made ({why}): restore schema holdfast from a backup", sqlstate=state
         )
-    if lost(error):
+    if lost(error) and state != _TOO_MANY:
         return unreachable(address, why)
     hint = _HINTS.get(state) or (
         "check the user and the password" if state[:2] == "28" else "see the server's log for more; nothing was changed"

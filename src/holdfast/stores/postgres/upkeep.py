@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -25,6 +25,14 @@ _ENTRIES = (
 )
 _BATCH = 500
 
+_LATCHED = (
+    "SELECT DISTINCT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, coalesce(a.state, ''), "
+    "coalesce(host(a.client_addr), 'this machine') FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND a.pid <> pg_backend_pid() "
+    "AND a.xact_start < statement_timestamp() - make_interval(secs => %s) ORDER BY 2 DESC"
+)
+"""A lock for a session's life, as of a swap, is held outside of transactions, and is not meant."""
+
 
 def facts(store: PostgresStore) -> dict[str, str]:
     """What is known of the server and the store in it, in words."""
@@ -40,6 +48,39 @@ def facts(store: PostgresStore) -> dict[str, str]:
         }
 
     return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
+
+
+class Latched(NamedTuple):
+    """A session that has held latches of the store for long."""
+
+    pid: int
+    seconds: float
+    state: str
+    client: str
+
+
+def latched(store: PostgresStore, seconds: float) -> list[Latched]:
+    """The sessions whose transaction has held latches for longer than that: whoever needs the same records waits for them."""
+
+    def ask(raw: Connection) -> list[Latched]:
+        return [Latched(*row) for row in raw.execute(_LATCHED, (seconds,)).fetchall()]
+
+    return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
+
+
+def strangers(store: PostgresStore) -> list[str]:
+    """The roles that may connect to the database and not use the store: by advisory locks they could stop all its writers."""
+    return [row[0] for row in store.connections.persist(_strangers, Deadline.after(TRANSACT_TIMEOUT_S))]
+
+
+def _strangers(raw: Connection) -> list[tuple[str]]:
+    return raw.execute(_STRANGERS).fetchall()
+
+
+_STRANGERS = (
+    "SELECT rolname FROM pg_roles WHERE rolcanlogin AND has_database_privilege(oid, current_database(), 'CONNECT') "
+    "AND NOT has_schema_privilege(oid, 'holdfast', 'USAGE') ORDER BY rolname"
+)
 
 
 def check(store: PostgresStore, spaces: Sequence[Space[Any]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.stores.contents import Contents, Kept, Told, known_spaces
 from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite import handles, schema
+from holdfast.stores.sqlite.filesystem import check_database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.translate import opening_failed, translated
 from holdfast.stores.sqlite.upkeep import whole
@@ -28,7 +29,7 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
 
     The journal of this boot's volatile file is part of it; its locks are not. Raises SchemaTooNew for an unknown space.
     """
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, closing(_volatile(store)) as volatile:
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, _volatile(store) as volatile:
         raw = connection.raw
         raw.execute("BEGIN")
         try:
@@ -64,7 +65,7 @@ def fill(
         make_folder(path.parent, access)
     except OSError as error:
         raise opening_failed(path, error) from None
-    with whole(path, access) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
+    with whole(path, access) as temporary, handles.opened(temporary, isolation_level=None) as raw:
         try:
             raw.execute("BEGIN")
             schema.create(raw, token.next_era(all_of.era, (clock or SystemClock()).now()))
@@ -84,10 +85,13 @@ def fill(
             raise translated(path, error) from None
 
 
-def _volatile(store: SqliteStore) -> sqlite3.Connection:
-    """The volatile file of this boot, or an empty one where nobody made it yet."""
+def _volatile(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
+    """The volatile file in use, or an empty one where nobody made it yet."""
     path = store.volatile_path()
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) if path.exists() else sqlite3.connect(":memory:")
+    if not path.exists():
+        return handles.opened(Path(":memory:"))
+    check_database(path, store.access)
+    return handles.opened(path, mode="ro")
 
 
 def _in_one(durable: list[Told], volatile: list[Told]) -> list[Told]:

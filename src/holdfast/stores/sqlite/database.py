@@ -13,24 +13,27 @@ Rules that keep acknowledged changes through a power loss, each of which was see
 import contextlib
 import os
 import sqlite3
-import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from os import sched_yield
+from os import getpid, sched_yield
 from pathlib import Path
+from threading import get_ident
 from typing import TypeVar
 
 from holdfast.access import Access
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
-from holdfast.stores.sqlite import doubt, schema
+from holdfast.kernel.limits import LOG_BYTES_KEPT, LOG_BYTES_MAX, TRANSACT_TIMEOUT_S
+from holdfast.stores.sqlite import doubt, handles, schema
 from holdfast.stores.sqlite.counter import SharedCounter
-from holdfast.stores.sqlite.filesystem import Place
+from holdfast.stores.sqlite.filesystem import Place, check_database, refuse_followed
 from holdfast.stores.sqlite.gate import Gate
-from holdfast.stores.sqlite.translate import TablesChanged, busy, tables_changed, translated
-from holdfast.stores.sqlite.wal import Log, SharedSync, refuse_truncated
+from holdfast.stores.sqlite.handles import Handle
+from holdfast.stores.sqlite.log_bound import too_long
+from holdfast.stores.sqlite.translate import TablesChanged, busy, opening_failed, tables_changed, translated
+from holdfast.stores.sqlite.wal import Log, SharedSync, log_path, refuse_truncated
 
 T = TypeVar("T")
 
@@ -51,27 +54,42 @@ _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
 
 
-opening = threading.RLock()
-"""Held while a connection is opened, and by a thread that forks: no SQLite handle may be open then (see `before_fork`)."""
-
-_FORK_WAIT_S = 2.0
-
-
 class Connection:
-    """One connection and the log's descriptor that belongs to it. Used by one thread at a time."""
+    """One connection and the log's descriptor that belongs to it. Used by one thread at a time.
 
-    def __init__(self, raw: sqlite3.Connection, log: Log, generation: int) -> None:
+    One that its user could not give back, since an exception came just then, is closed when nothing refers to it any more.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        raw: sqlite3.Connection,
+        log: Log,
+        generation: int,
+        siblings: "weakref.WeakSet[Connection]",
+    ) -> None:
+        self.handle = handle
         self.raw = raw
         self.generation = generation
+        self.siblings = siblings
         self.log = log
         self.changes = 0
         # One for all statements whose rows are fetched at once, since making a cursor costs as much as a small statement.
-        self.cursor = raw.cursor()
+        self.cursor = handle.cursor = raw.cursor()
 
     def close(self) -> None:
         """Close the descriptor first: it must not outlive the connection that pins the log."""
-        self.log.close()
-        self.raw.close()
+        try:
+            self.log.close()
+        finally:
+            self.handle.close()
+
+    def __del__(self) -> None:
+        # It may not even have anything to close yet. Modules may be gone already when the interpreter ends.
+        try:  # noqa: SIM105
+            self.close()
+        except Exception:  # noqa: BLE001 - nobody could hear of it
+            pass
 
 
 class Lent:
@@ -128,8 +146,9 @@ class Database:
         # A turn at a volatile file takes some 50 us; one at a durable file may have a checkpoint in it.
         self.gate = Gate(gate, self._access, self.counter, tries=1 if self._synced else _VOLATILE_TRIES)
         self._shared = SharedSync()
+        self._process = getpid()
         self._idle: deque[Connection] = deque()
-        self._open_ones: set[Connection] = set()
+        self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._generation = 0
 
     def connection(self, timeout_s: float) -> Lent:
@@ -142,9 +161,13 @@ class Database:
 
     def lend_idle(self) -> Connection | None:
         """One that is open already and not in use."""
+        if self._process != getpid():
+            # Forked by a C library, without Python's hooks: gate and connections are the parent's.
+            raise handles.refusal()
         try:
             while (connection := self._idle.pop()).generation != self._generation:
                 self._close(connection)
+            connection.handle.owner = get_ident()
             return connection
         except IndexError:
             return None
@@ -174,11 +197,11 @@ class Database:
         def transaction() -> T:
             faults.reach("sqlite.gate.after")
             try:
-                execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                # Mostly nobody is in the way.
-                self._persist(lambda: execute("BEGIN IMMEDIATE"), deadline)
-            try:
+                try:
+                    execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    # Mostly nobody is in the way.
+                    self._persist(lambda: execute("BEGIN IMMEDIATE"), deadline)
                 result = work()
                 faults.reach("sqlite.commit.before")
                 try:
@@ -190,13 +213,23 @@ class Database:
                     committed(result)
                 return result
             except BaseException:
-                if raw.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
+                if raw.in_transaction and connection.handle.is_ours():
+                    try:  # noqa: SIM105 - not deeper in the stack than BEGIN was: there may be no more room
                         execute("ROLLBACK")
+                    except sqlite3.Error:
+                        # Whoever takes the connection back closes it.
+                        pass
                 raise
 
-        faults.reach("sqlite.gate.before")
-        return self.gate.run(transaction, timeout_s, sleepy=sleepy)
+        try:
+            faults.reach("sqlite.gate.before")
+            return self.gate.run(transaction, timeout_s, sleepy=sleepy)
+        except BaseException:
+            # Another exception may have come just where the first was dealt with.
+            if connection.handle.is_ours() and raw.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    raw.execute("ROLLBACK")
+            raise
 
     def end_turn(self, connection: Connection, *, durable: bool) -> None:
         """After a write whose notices are sent: return once it survives a power loss, if it should. Otherwise give way: flock
@@ -240,8 +273,9 @@ class Database:
     def _renew(self) -> None:
         """Let every connection be opened anew."""
         self._generation += 1
-        while self._idle:
-            self._close(self._idle.pop())
+        with contextlib.suppress(IndexError):
+            while True:
+                self._close(self._idle.pop())
 
     def tidy(self, connection: Connection) -> None:
         """Checkpoint the log when it has grown to its bound. Never fails the transaction it comes after."""
@@ -264,13 +298,25 @@ class Database:
                 # The few frames that came meanwhile: with none left, the next writer begins the log anew.
                 self.alone(checkpoint, _BUSY_SLEEP_MAX_S)
 
+    def bound_log(self, connection: Connection, timeout_s: float) -> None:
+        """Before a change: begin a log anew that has reached its bound, as far as a stopped reader is not in the way any more.
+        Raises StoreUnavailable, naming the reader, while one is."""
+        if connection.log.size() <= LOG_BYTES_MAX:
+            return
+
+        def begin_anew() -> bool:
+            return not connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+
+        if not self.alone(begin_anew, timeout_s):
+            raise too_long(self.path, connection.log.size())
+
     def reading(self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
         """Run one read, again if another connection was just recovering or closing the log."""
         return self._persist(lambda: work(connection.raw), time.monotonic() + timeout_s)
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back; one of an older generation, or one in doubt, is closed."""
-        if connection not in self._open_ones:
+        if connection.siblings is not self._open_ones:
             # This process was forked off inside the block: the connection is its parent's.
             return
         if connection.generation == self._generation and not connection.raw.in_transaction:
@@ -291,81 +337,59 @@ class Database:
         self._renew()
         self.gate.close()
 
-    def before_fork(self) -> None:
-        """Close every connection, once those that are lent come back; `opening` is held, so none is opened meanwhile.
+    def close_idle(self) -> None:
+        """Before this process forks: close every connection that nobody uses, and the others once they come back."""
+        self._renew()
 
-        SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks, and believe for
-        ever that it has them: others would delete the log under it. Its mutexes may be held by a thread that it lacks.
-        """
-        self._generation += 1
-        deadline = time.monotonic() + _FORK_WAIT_S
-        while True:
-            while self._idle:
-                self._close(self._idle.pop())
-            if not self._open_ones or time.monotonic() > deadline:
-                return
-            # Nothing tells of a connection that came back, and a fork waits for it once.
-            time.sleep(_BUSY_SLEEP_S)
-
-    def after_fork(self) -> bool:
-        """In a forked child: begin with no connection. False when one was in use for too long, so that none can be opened
-        here any more; the parent's are then made immortal, as even closing them would do harm."""
-        import ctypes
-
-        inherited = self._open_ones
-        for connection in inherited:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
-            connection.log.close()
+    def after_fork(self) -> None:
+        """In a forked child: let go of the parent's gate, connections and logs."""
+        inherited, self._open_ones = list(self._open_ones), weakref.WeakSet()
+        self._idle = deque()
         self.gate.abandon()
+        for connection in inherited:
+            with contextlib.suppress(OSError):
+                connection.log.close()
+
+    def begin_process(self) -> None:
+        """In a forked child, after that: begin with a gate of its own and no connection."""
         self._begin_process()
-        return not inherited
 
     def _open(self, timeout_s: float) -> Connection:
         deadline = time.monotonic() + timeout_s
-        if not opening.acquire(timeout=max(timeout_s, 0)):
-            raise LockTimeout(
-                f"{self.path} could not be opened within {timeout_s:g} s: this process is forking", outcome="none"
-            )
-        try:
-            return self._open_by(deadline)
-        finally:
-            opening.release()
-
-    def _open_by(self, deadline: float) -> Connection:
-        raw = None
+        handle = Handle()
         generation = self._generation
         try:
+            handle.begin(self.path, timeout_s)
             self.place.check()
+            check_database(self.path, self._access)
             refuse_truncated(self.path)
-            raw = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+            raw = handle.raw = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            refuse_followed(raw, self.path)
             self._configure(raw, deadline)
-            connection = Connection(raw, Log(self.path), generation)
+            connection = Connection(handle, raw, Log(self.path, self._access), generation, self._open_ones)
             self._open_ones.add(connection)
             return connection
         except sqlite3.Error as error:
-            if raw is not None:
-                raw.close()
+            handle.close()
             raise translated(self.path, error) from None
         except OSError as error:
-            if raw is not None:
-                raw.close()
+            handle.close()
             if isinstance(error, LockTimeout):
                 # An OSError too, but not one of the log's: the gate was taken for too long.
                 raise
-            raise StoreUnavailable(
-                f"cannot open the log of {self.path} ({os.strerror(error.errno or 0)}): check its folder",
-                path=str(self.path),
-                outcome="none",
-            ) from None
+            raise opening_failed(log_path(self.path), error) from None
         except BaseException:
-            if raw is not None:
-                raw.close()
+            handle.close()
             raise
 
     def _configure(self, raw: sqlite3.Connection, deadline: float) -> None:
         # This reads the schema, so it too meets whoever is just making, recovering or deleting the log.
         self._persist(lambda: raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}"), deadline)
         raw.execute("PRAGMA wal_autocheckpoint = 0")
+        # A log that grew while a reader was stopped is cut to this when it is begun anew.
+        raw.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_KEPT}")
         layout = self._persist(lambda: schema.layout_of(raw, self.path), deadline)
         if layout == schema.LAYOUT_VERSION:
             mode = self._persist(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
@@ -397,7 +421,6 @@ class Database:
             sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
 
     def _close(self, connection: Connection) -> None:
-        # In this order: whoever forks takes an empty set for the proof that no thread is inside SQLite.
         try:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()

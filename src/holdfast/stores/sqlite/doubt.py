@@ -14,6 +14,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from holdfast.access import access_like, open_file
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.gate import Gate
 
@@ -27,8 +28,8 @@ def gate_path(database: Path) -> Path:
 
 def raise_mark(database: Path) -> None:
     """Put the log in doubt. Where not even this can be written, neither can a change."""
-    with contextlib.suppress(OSError):
-        os.truncate(gate_path(database), 1)
+    with contextlib.suppress(OSError, StoreUnavailable):
+        _set_length(database, 1)
 
 
 def is_marked(gate: Gate) -> bool:
@@ -42,7 +43,7 @@ def is_marked(gate: Gate) -> bool:
 
 def _is_marked_by_name(gate: Path) -> bool:
     try:
-        return os.stat(gate).st_size > 0
+        return os.lstat(gate).st_size > 0
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -65,9 +66,17 @@ def empty_log(database: Path, gate: Gate, raw: sqlite3.Connection, deadline: flo
 
 def _clear_mark(database: Path) -> None:
     try:
-        os.truncate(gate_path(database), 0)
+        _set_length(database, 0)
     except OSError as error:
         raise _not_yet(database, os.strerror(error.errno or 0)) from None
+
+
+def _set_length(database: Path, length: int) -> None:
+    fd = open_file(gate_path(database), os.O_RDWR, access_like(database), make=False)
+    try:
+        os.ftruncate(fd, length)
+    finally:
+        os.close(fd)
 
 
 def _not_yet(database: Path, why: str) -> StoreUnavailable:

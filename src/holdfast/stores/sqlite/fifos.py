@@ -12,11 +12,14 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.access import Access, make_node, make_one_folder
+from holdfast.access import Access, in_folder, make_folder_in, make_node_in, make_one_folder
+from holdfast.folder_walk import is_exposed
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 from holdfast.stores.waking import FdListener, check_topics, drain
 
@@ -24,21 +27,36 @@ _POOL_MAX = 8
 _TOPIC = "t-"
 _UNFINISHED = "new-"
 _UNFINISHED_S = 60.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
 
 
-class _Once:
-    """Leaves once, however often it is asked to; a forked child only closes its copy of the descriptor."""
+class _Fifo:
+    """A FIFO of ours. One that nobody refers to any more, since an exception came before its user had it, goes."""
 
-    def __init__(self, leave: Callable[[], None], close: Callable[[], None]) -> None:
-        self._leave: Callable[[], None] | None = leave
-        self._close = close
+    def __init__(self, name: str, remove: Callable[[str], None]) -> None:
+        self.name = name
+        self.fd = -1
+        self._remove = remove
         self._pid = os.getpid()
 
-    def __call__(self) -> None:
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            (leave if os.getpid() == self._pid else self._close)()
+    def is_ours(self) -> bool:
+        """Not in a forked child: there it is the parent's, and only the copy of its descriptor can be closed."""
+        return os.getpid() == self._pid
+
+    def close(self) -> None:
+        """Remove it, once."""
+        fd, self.fd = self.fd, -1
+        if fd < 0:
+            return
+        if self.is_ours():
+            self._remove(self.name)
+        os.close(fd)
+
+    def __del__(self) -> None:
+        # An exception may have come before it was anything.
+        with contextlib.suppress(AttributeError):
+            self.close()
 
 
 class Fifos:
@@ -50,40 +68,38 @@ class Fifos:
         self._namespace = namespace
         # Every change notifies a topic or two; joining paths would cost as much as looking there.
         self._topic = lru_cache(maxsize=1024)(self._topic_folder)
-        self._pool: deque[tuple[str, int]] = deque()
+        self._pool: deque[_Fifo] = deque()
+        self._exposed: bool | None = None
         self._closed = False
 
     def listen(self, topics: Sequence[str]) -> FdListener:
         """Open an ear. It hears the topics, and its own address."""
         check_topics(topics)
-        name, fd = self._idle() or self._make()
-        links = [Path(self._topic(topic), name) for topic in dict.fromkeys(topics)]
+        fifo = self._idle() or self._make()
+        folders = [os.path.basename(self._topic(topic)) for topic in dict.fromkeys(topics)]
         try:
-            for link in links:
-                self._link(name, link)
+            for folder in folders:
+                self._link(fifo.name, folder)
+            return FdListener(fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders))
         except BaseException:
             # Whoever listens through a full disk tries again and again.
-            self._leave(name, fd, links)
+            self._leave(fifo, folders)
             raise
-        return FdListener(fd, f"@{name}", _Once(lambda: self._leave(name, fd, links), lambda: os.close(fd)))
 
     def notify(self, topic: str) -> None:
         """Wake whoever hears the topic. Never raises: a wake-up is a hint."""
         if topic.startswith("@"):
             # Only what `_make` makes: an address may come from a record, and must not lead out of the folder.
             if _ADDRESS.match(topic):
-                self._signal(self._folder / topic[1:])
+                with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
+                    self._signal(wake, wake, topic[1:])
             return
         folder = self._topic(topic)
         # Mostly nobody listens, and asking costs a third of an exception.
         if not os.access(folder, os.F_OK):
             return
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return
-        for name in names:
-            self._signal(Path(folder, name))
+        with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
+            self._each(wake, os.path.basename(folder), self._signal)
 
     def close(self, *, forked: bool = False) -> None:
         """Let the idle FIFOs go, and those still in use when their listeners leave. A forked child only closes its copies, as
@@ -91,121 +107,163 @@ class Fifos:
         self._closed = not forked
         with contextlib.suppress(IndexError):
             while True:
-                name, fd = self._pool.pop()
-                os.close(fd)
-                if not forked:
-                    with contextlib.suppress(OSError):
-                        os.unlink(self._folder / name)
+                self._pool.pop().close()
 
-    def _idle(self) -> tuple[str, int] | None:
+    def _idle(self) -> _Fifo | None:
         """One of those that wait for use, and still lie where notifiers look for them."""
         with contextlib.suppress(IndexError):
             while True:
-                name, fd = self._pool.pop()
-                if os.access(self._folder / name, os.F_OK):
-                    drain(fd)
-                    return name, fd
-                os.close(fd)
+                fifo = self._pool.pop()
+                if os.access(self._folder / fifo.name, os.F_OK):
+                    drain(fifo.fd)
+                    return fifo
+                fifo.close()
         return None
 
-    def _make(self) -> tuple[str, int]:
+    def _make(self) -> _Fifo:
         name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        path = self._folder / name
-        unfinished = self._folder / f"{_UNFINISHED}{name}"
+        fifo = _Fifo(name, self._unlink)
+        unfinished = f"{_UNFINISHED}{name}"
         try:
             make_one_folder(self._folder, self._access)
-            self._sweep()
-            # It gets its name once it is open: another's sweep would take it for one that a killed listener left.
-            make_node(unfinished, stat.S_IFIFO, self._access)
-            # Open for both, so that it never reports an end of file when a notifier closes its side.
-            fd = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                os.rename(unfinished, path)
-            except BaseException:
-                os.close(fd)
-                raise
-            return name, fd
+            with self._opened() as wake:
+                self._each(wake, ".", self._sweep)
+                # It gets its name once it is open: another's sweep would take it for one that a killed listener left.
+                make_node_in(wake, unfinished, stat.S_IFIFO, self._access)
+                _open_both(fifo, wake, unfinished)
+                os.rename(unfinished, name, src_dir_fd=wake, dst_dir_fd=wake)
+            return fifo
         except OSError as error:
-            raise opening_failed(path, error) from None
+            raise opening_failed(self._folder / name, error) from None
 
-    def _sweep(self) -> None:
-        """Remove what listeners left behind that were killed: a FIFO that nobody has open takes no writer."""
-        for name in os.listdir(self._folder):
-            if _ADDRESS.match(f"@{name}"):
-                self._sweep_one(self._folder / name)
-            elif name.startswith(_TOPIC):
-                with contextlib.suppress(OSError):
-                    for link in os.listdir(self._folder / name):
-                        self._sweep_one(self._folder / name / link)
-            elif name.startswith(_UNFINISHED):
-                with contextlib.suppress(OSError):
-                    if time.time() - os.stat(self._folder / name).st_ctime > _UNFINISHED_S:
-                        os.unlink(self._folder / name)
-
-    def _sweep_one(self, path: Path) -> None:
-        if (fd := self._reach(path)) is not None:
+    def _sweep(self, wake: int, folder: int, name: str) -> bool:
+        """Remove what a listener left behind that was killed: a FIFO that nobody has open takes no writer."""
+        if name.startswith(_TOPIC) and folder == wake:
+            self._each(wake, name, self._sweep)
+        elif name.startswith(_UNFINISHED):
+            with contextlib.suppress(OSError):
+                if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime > _UNFINISHED_S:
+                    os.unlink(name, dir_fd=folder)
+        elif _ADDRESS.match(f"@{name}"):
+            fd = self._reach(wake, folder, name)
+            if fd is None:
+                return False
             os.close(fd)
+        return True
+
+    def _each(self, wake: int, name: str, work: "_Work") -> None:
+        """Do something with each FIFO of a topic, and remove the topic's folder if one of them is gone and none is left."""
+        with contextlib.suppress(OSError):
+            folder = wake if name == "." else os.open(name, _FOLDER, dir_fd=wake)
+            try:
+                lived = [work(wake, folder, each) for each in os.listdir(folder)]
+            finally:
+                if folder != wake:
+                    os.close(folder)
+            if folder != wake and not all(lived):
+                os.rmdir(name, dir_fd=wake)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The wake-up folder, reached through no link of somebody else's. Raises OSError and StoreUnavailable."""
+        if self._exposed is None:
+            self._exposed = is_exposed(str(self._folder))
+        # Where nobody else can change the way there, its name will do, and costs a fifth.
+        if self._exposed:
+            wake = in_folder(self._folder, lambda around, name: os.open(name, _FOLDER, dir_fd=around))
+        else:
+            wake = os.open(self._folder, _FOLDER)
+        try:
+            yield wake
+        finally:
+            os.close(wake)
 
     def _topic_folder(self, topic: str) -> str:
         # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
         return f"{self._folder}/{_TOPIC}{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
 
-    def _link(self, name: str, link: Path) -> None:
+    def _link(self, name: str, topic: str) -> None:
         while True:
             try:
-                # Not pathlib's, which looks again at what is there: by then its last listener may have removed it.
-                with contextlib.suppress(FileExistsError):
-                    make_one_folder(link.parent, self._access)
-                os.link(self._folder / name, link)
+                with self._opened() as wake:
+                    make_folder_in(wake, topic, self._access)
+                    folder = os.open(topic, _FOLDER, dir_fd=wake)
+                    try:
+                        os.link(name, name, src_dir_fd=wake, dst_dir_fd=folder, follow_symlinks=False)
+                    finally:
+                        os.close(folder)
             except FileExistsError:
                 # Another topic of this listener has the same checksum.
                 return
             except FileNotFoundError:
-                if not os.path.exists(self._folder / name):
-                    raise opening_failed(link, FileNotFoundError(2, "")) from None
+                if not os.path.lexists(self._folder / name):
+                    raise opening_failed(self._folder / topic / name, FileNotFoundError(2, "")) from None
                 # The last listener of the topic removed its folder between our two steps.
                 continue
             except OSError as error:
-                raise opening_failed(link, error) from None
+                raise opening_failed(self._folder / topic, error) from None
             return
 
-    def _leave(self, name: str, fd: int, links: Sequence[Path]) -> None:
-        for link in links:
-            with contextlib.suppress(OSError):
-                os.unlink(link)
-                os.rmdir(link.parent)
-        if len(self._pool) < _POOL_MAX:
-            self._pool.append((name, fd))
-            if self._closed:
-                # Looked at only now: of the one that leaves and the one that closes, one sees the other.
-                self.close()
+    def _leave(self, fifo: _Fifo, topics: Sequence[str]) -> None:
+        if not fifo.is_ours():
+            fifo.close()
             return
-        with contextlib.suppress(OSError):
-            os.unlink(self._folder / name)
-        os.close(fd)
-
-    def _signal(self, path: Path) -> None:
-        fd = self._reach(path)
-        if fd is not None:
-            with contextlib.suppress(OSError):
-                os.write(fd, b"!")
-            os.close(fd)
-
-    def _reach(self, path: Path) -> int | None:
-        """The writing end of a listener's FIFO. None when nobody has it open: its listener died, and what it left goes."""
-        try:
-            return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            if error.errno == errno.ENOENT and path.parent != self._folder:
-                # It has left the topic since that was listed, and may live on by its address: its FIFO is not ours to remove.
+        with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
+            for topic in topics:
                 with contextlib.suppress(OSError):
-                    os.rmdir(path.parent)
-            if error.errno != errno.ENXIO:
-                return None
+                    folder = os.open(topic, _FOLDER, dir_fd=wake)
+                    try:
+                        os.unlink(fifo.name, dir_fd=folder)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(topic, dir_fd=wake)
+        if fifo in self._pool:
+            # An exception came between: it has left already.
+            return
+        if len(self._pool) >= _POOL_MAX:
+            fifo.close()
+            return
+        self._pool.append(fifo)
+        if self._closed:
+            # Looked at only now: of the one that leaves and the one that closes, one sees the other.
+            self.close()
+
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
+            os.unlink(name, dir_fd=wake)
+
+    def _signal(self, wake: int, folder: int, name: str) -> bool:
+        fd = self._reach(wake, folder, name)
+        if fd is None:
+            return False
         with contextlib.suppress(OSError):
-            os.unlink(self._folder / path.name)
-        if path.parent != self._folder:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-                os.rmdir(path.parent)
+            os.write(fd, b"!")
+        os.close(fd)
+        return True
+
+    def _reach(self, wake: int, folder: int, name: str) -> int | None:
+        """The writing end of a listener's FIFO. None when nobody has it open: its listener died, and what it left goes. None
+        too for anything else that was put there."""
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            # One that is gone has left the topic since that was listed, and may live on by its address.
+            if error.errno == errno.ENXIO:
+                for place in (wake, folder):
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=place)
+            return None
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
         return None
+
+
+_Work = Callable[[int, int, str], bool]
+
+
+def _open_both(fifo: _Fifo, folder: int, name: str) -> None:
+    """Open a FIFO for both, so that it never reports an end of file when a notifier closes its side. Raises OSError."""
+    fifo.fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if not stat.S_ISFIFO(os.fstat(fifo.fd).st_mode):
+        raise FileExistsError(errno.EEXIST, "another file was put in its place", name)

@@ -2,18 +2,25 @@
 
 import contextlib
 import os
+import sqlite3
 import stat
 from pathlib import Path
 
-from holdfast.access import Access, check_shared, make_folder, make_node
+from holdfast.access import Access, access_like, check_names, check_shared, make_folder, make_node
+from holdfast.folder_walk import untrusted
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.stores.sqlite.translate import opening_failed
 
-NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gfs2", "ocfs2", "beegfs", "gpfs", "pvfs2", "coda"}
-    | {f"fuse.{name}" for name in ("sshfs", "glusterfs", "ceph", "davfs", "davfs2", "s3fs", "rclone", "gcsfuse", "goofys")}
+LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
+    | {"tmpfs", "ramfs", "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs"}
 )
-"""File systems that several machines may share. SQLite's log needs the memory of one machine."""
+"""File systems of one machine, with locks, shared memory and syncs that hold. SQLite's log needs all of them. Of any other it
+is not known: several machines may share it, each with a memory of its own."""
+
+UNKNOWN = "unknown"
+VARIABLE = "HOLDFAST_FILESYSTEMS"
+"""Names more of them, with commas in between, for whoever knows that they are as good."""
 
 
 class Place:
@@ -56,10 +63,31 @@ def prepare(path: Path, access: Access) -> None:
             sync_names(path.parent)
             make_empty(path, access)
         mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidValue(f"{path} is not a plain file: give --store sqlite:PATH the path of a file", path=str(path))
+        check_database(path, access_like(path))
     except OSError as error:
         raise opening_failed(path, error) from None
-    if not stat.S_ISREG(mode):
-        raise InvalidValue(f"{path} is not a plain file: give --store sqlite:PATH the path of a file", path=str(path))
+
+
+def check_database(path: Path, access: Access) -> None:
+    """Before SQLite opens a database, and what it keeps beside it, by name: refuse what others put under one of these names.
+    Raises StoreUnavailable and OSError."""
+    check_names([path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))], access)
+
+
+def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreUnavailable if SQLite has followed a link to another file, before anything of it is read.
+
+    SQLite makes out a path by itself; a link may have been put there after this program made it out.
+    """
+    raw.text_factory = bytes
+    try:
+        opened = raw.execute("PRAGMA database_list").fetchone()[2]
+    finally:
+        raw.text_factory = str
+    if opened != os.fsencode(path):
+        raise untrusted(path, f"a link leads to {os.fsdecode(opened)}")
 
 
 def sync_names(folder: Path) -> None:
@@ -93,27 +121,39 @@ def make_empty(path: Path, access: Access) -> None:
 
 
 def refuse_network(folder: Path) -> None:
-    """Raise StoreUnavailable if the folder is on a file system that several machines may share."""
+    """Raise StoreUnavailable if the folder is on a file system that several machines may share, or of which that is not
+    known."""
     kind = type_of(folder)
-    if kind in NETWORK:
+    if not is_local(kind):
         raise StoreUnavailable(
-            f"{folder} is on a network file system ({kind}), where SQLite cannot keep a store safe: use a local disk, or "
-            "PostgreSQL (--store postgresql://...) for several machines",
+            f"{folder} is on a file system of type {kind}, which is not known to be of this machine alone, with locks and "
+            "shared memory that hold: use a local disk, or PostgreSQL (--store postgresql://...) for several machines. If you "
+            f"know that it is as good as a local disk, set {VARIABLE}={kind}",
             path=str(folder),
             filesystem=kind,
             outcome="none",
         )
 
 
+def is_local(kind: str) -> bool:
+    """May a store live on a file system of this type?"""
+    return kind in LOCAL or kind in os.environ.get(VARIABLE, "").replace(" ", "").split(",")
+
+
 def type_of(folder: Path) -> str:
-    """The type of the file system a folder is on, from the mount table; "" when it is not told."""
-    device = os.stat(folder).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    """The type of the file system a folder is on, from the mount table; `unknown` when that does not tell. Raises OSError."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        table = Path("/proc/self/mountinfo").read_text(errors="replace")
-    except OSError:
-        return ""
-    for line in table.splitlines():
-        if f" {wanted} " in line:
-            return line.partition(" - ")[2].split(" ", 1)[0]
-    return ""
+        device = os.fstat(fd).st_dev
+        said = Path(f"/proc/self/fdinfo/{fd}").read_text()
+        table = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()]
+    except FileNotFoundError:
+        # No /proc.
+        return UNKNOWN
+    finally:
+        os.close(fd)
+    mount = next((line.split()[1] for line in said.splitlines() if line.startswith("mnt_id:")), "")
+    number = f"{os.major(device)}:{os.minor(device)}"
+    # By the mount first: parts of a btrfs have numbers of their own, which are in no table. In a chroot only the number may be.
+    found = [words for words in table if words[0] == mount] or [words for words in table if words[2] == number]
+    return found[-1][found[-1].index("-") + 1] if found else UNKNOWN

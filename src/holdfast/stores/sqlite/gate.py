@@ -1,30 +1,30 @@
 """The gate: one writer at a time among all threads and processes, in turn.
 
 SQLite's own busy handler polls, and under load some writers get nothing for seconds. A blocking flock on a side file sleeps
-in the kernel's queue instead. It knows no time limit, so where the gate is shut, a thread that only does this blocks in it
-while the callers wait with theirs. When the turn comes, that thread does the work at once, and what else of this process is
-waiting by then: to hand the turn to the caller first would keep all other processes waiting for a change of threads.
+in the kernel's queue instead. It knows no time limit, so where the gate is shut, a thread of its own blocks in it
+(gate_thread.py) while the callers wait with theirs.
 """
 
 import contextlib
+import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import sched_yield
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import get_ident
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from holdfast.access import Access, open_file
-from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import InvalidValue, LockTimeout
+from holdfast.stores.owned_lock import owned_lock
+from holdfast.stores.sqlite.gate_thread import GateThread, closed
 from holdfast.stores.sqlite.translate import opening_failed
 
 T = TypeVar("T")
 
-_TASKS_A_TURN_MAX = 16
 _TRY = LOCK_EX | LOCK_NB
 
 
@@ -56,11 +56,11 @@ class Gate:
         self._tries = tries
         self._beside = beside
         self._fd = self._opened(path, access)
-        self._inside = threading.Lock()
-        self._hiring = threading.Lock()
-        self._clerk: _Clerk | None = None
-        self._worker = 0
+        self._inside = owned_lock()
+        self._beginning = threading.Lock()
+        self._thread: GateThread | None = None
         self._closing = False
+        _gates.add(self)
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
@@ -69,42 +69,57 @@ class Gate:
         Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
         has begun is waited for. Raises InvalidValue inside of other work. What the work raises comes through.
         """
-        me = get_ident()
-        if self._worker == me:
+        inside = self._inside
+        if inside._is_owned():
             raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
         began = monotonic()
-        if self._clerk is None or not self._clerk.busy:
-            # An open gate costs one lock and two system calls. Threads of one process wait for each other right here.
-            inside = self._inside
-            if not inside.acquire(False) and not inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)):
-                raise self._late(timeout_s)
+        if self._thread is None or not self._thread.busy:
+            mine = done = False
             try:
-                for _ in range(self._tries):
-                    if self._flock(_TRY):
-                        self._worker = me
-                        return work()
-                    if self._beside is not None:
-                        self._beside.want()
-                    sched_yield()
-            finally:
-                self._worker = 0
-                give_way = not sleepy and self.crowded()
+                # Ctrl-C can come out of any call here. Python runs no signal's handler between the end of a `try` and the
+                # first C function that its `finally` calls, so however often it comes, both of these are called.
                 try:
-                    # Also after Ctrl-C in the middle of locking, when it is not known; unlocking twice is harmless.
-                    flock(self._fd, LOCK_UN)
-                except (OSError, ValueError):
-                    # A child that was forked inside has let go of its parent's gate.
-                    pass
-                finally:
-                    inside.release()
-                    if self._closing:
-                        self._left()
-                    if give_way:
-                        # flock lets in whoever runs next; without this that would mostly be the one that just left.
+                    # An open gate costs one lock and two system calls. Threads of one process wait for each other right here.
+                    mine = inside.acquire(False) or inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
+                    if not mine:
+                        raise self._late(timeout_s)
+                    for _ in range(self._tries):
+                        if self._flock(_TRY):
+                            result = work()
+                            done = True
+                            break
+                        if self._beside is not None:
+                            self._beside.want()
                         sched_yield()
+                finally:
+                    if mine or inside._is_owned():
+                        try:
+                            flock(self._fd, LOCK_UN)
+                        except (OSError, ValueError):
+                            # A child that was forked inside has let go of its parent's gate.
+                            pass
+                        except BaseException:
+                            # Of memory that ran out just here; to unlock twice is harmless.
+                            flock(self._fd, LOCK_UN)
+                            raise
+                        finally:
+                            inside.release()
+            except BaseException:
+                self._leave()
+                raise
+            if done:
+                if self._closing:
+                    self._close_if_empty()
+                if not sleepy and self.crowded():
+                    # flock lets in whoever runs next; without this that would mostly be the one that just left.
+                    sched_yield()
+                return result
+        if self._closing:
+            self._close_if_empty()
+            raise closed()
         # Another process is inside.
         left_s = timeout_s - (monotonic() - began)
-        return self._hired().run(lambda: self._do(work), left_s, lambda: self._late(timeout_s))
+        return self._begun_thread().run(work, left_s, lambda: self._late(timeout_s))
 
     def crowded(self) -> bool:
         """Should one who leaves give way? Always, where it is not known whether others wait."""
@@ -122,15 +137,17 @@ class Gate:
     def close(self) -> None:
         """Let nobody in any more. A thread that is inside stays alone there until it has left."""
         self._closing = True
-        if self._clerk is not None:
-            self._clerk.dismiss()
-        self._left()
+        if self._thread is not None:
+            self._thread.end()
+        self._close_if_empty()
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's gate, which this does not open."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            # The program may have closed all descriptors, as daemons do.
+            with contextlib.suppress(OSError):
+                os.close(fd)
             if self._beside is not None:
                 self._beside.close()
 
@@ -140,38 +157,46 @@ class Gate:
         except OSError as error:
             raise opening_failed(path, error) from None
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
+        """After an exception: open what this thread may have left shut, as when memory ran out on its way out."""
+        while self._inside._is_owned():
+            with contextlib.suppress(OSError, ValueError):
+                flock(self._fd, LOCK_UN)
+            self._inside.release()
+        self._close_if_empty()
+
+    def _close_if_empty(self) -> None:
         """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one of both sees the other."""
-        if self._closing and self._inside.acquire(False):
-            try:
-                self.abandon()
-            finally:
-                self._inside.release()
-
-    def _do(self, work: Callable[[], T]) -> T:
-        self._worker = get_ident()
+        inside = self._inside
+        if not self._closing or inside._is_owned():
+            return
         try:
-            return work()
+            if inside.acquire(False):
+                self.abandon()
         finally:
-            self._worker = 0
+            if inside._is_owned():
+                inside.release()
 
-    def _hired(self) -> "_Clerk":
-        with self._hiring:
-            if self._clerk is None:
-                self._clerk = _Clerk(self._flock, self._unlock, self._left, self._inside)
-            return self._clerk
+    def _begun_thread(self) -> GateThread:
+        with self._beginning:
+            if self._thread is None:
+                self._thread = GateThread(self._flock, self._unlock, self._close_if_empty, self._inside)
+            return self._thread
 
     def _flock(self, operation: int) -> bool:
         try:
             flock(self._fd, operation)
         except BlockingIOError:
             return False
-        except (OSError, ValueError):
-            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True) from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EBADF:
+                raise opening_failed(self.path, error) from None
+            raise closed() from None
         return True
 
     def _unlock(self) -> None:
-        flock(self._fd, LOCK_UN)
+        with contextlib.suppress(OSError, ValueError):
+            flock(self._fd, LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = flock_holder(self.path)
@@ -185,121 +210,18 @@ class Gate:
         )
 
 
-class _Task:
-    """Work that waits for its turn. Whoever claims it first decides: the clerk to do it, or its caller to give up."""
-
-    __slots__ = ("_claimed", "done", "error", "result", "work")
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-        self.result: Any = None
-        self.error: BaseException | None = None
-        # Bare locks as signals, which cost a tenth of an Event: `done` is acquired until it is given.
-        self.done = threading.Lock()
-        self.done.acquire()
-        self._claimed = threading.Lock()
-
-    def claim(self) -> bool:
-        return self._claimed.acquire(blocking=False)
-
-    def given_up(self) -> bool:
-        return self._claimed.locked()
-
-    def do(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits for it
-            self.error = error
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 
-class _Clerk:
-    """A thread that waits at the shut gate for whoever in this process wants in."""
+def _after_fork() -> None:
+    """In a forked child: a descriptor that it shares with its parent would keep the gate shut after the parent's death, also
+    that of a store which a thread was just opening."""
+    for gate in list(_gates):
+        with contextlib.suppress(Exception):
+            gate.abandon()
 
-    def __init__(
-        self,
-        flock: Callable[[int], bool],
-        unlock: Callable[[], None],
-        left: Callable[[], None],
-        inside: threading.Lock,
-    ) -> None:
-        self._flock = flock
-        self._unlock = unlock
-        self._left = left
-        self._inside = inside
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self.busy = False
-        threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
 
-    def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[], LockTimeout]) -> T:
-        """Have the work done when the turn comes."""
-        task = _Task(work)
-        self._tasks.put(task)
-        try:
-            ended = task.done.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
-        except BaseException:
-            # Ctrl-C: what has not begun will not, and what has is let finish, however often it is pressed.
-            while not task.claim():
-                with contextlib.suppress(KeyboardInterrupt):
-                    task.done.acquire()
-                    break
-            raise
-        if not ended:
-            if task.claim():
-                raise late()
-            task.done.acquire()
-        if task.error is not None:
-            raise task.error
-        result: T = task.result
-        return result
-
-    def dismiss(self) -> None:
-        """End the thread when it has done what it has."""
-        self._tasks.put(None)
-
-    def _serve(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            if not task.given_up():
-                self._take_turn(task)
-
-    def _take_turn(self, first: _Task) -> None:
-        done = 0
-        self.busy = True
-        try:
-            with self._inside:
-                self._flock(LOCK_EX)
-                try:
-                    task: _Task | None = first
-                    while task is not None:
-                        done += self._did(task)
-                        task = self._another(done)
-                finally:
-                    self._unlock()
-        except StoreUnavailable as closed:
-            if first.claim():
-                first.error = closed
-                first.done.release()
-        self.busy = False
-        self._left()
-        sched_yield()
-
-    def _did(self, task: _Task) -> bool:
-        if not task.claim():
-            return False
-        task.do()
-        task.done.release()
-        return True
-
-    def _another(self, done: int) -> _Task | None:
-        """Another task that is waiting already, to share the turn."""
-        if done >= _TASKS_A_TURN_MAX:
-            return None
-        try:
-            task = self._tasks.get_nowait()
-        except Empty:
-            return None
-        if task is None:
-            self.dismiss()
-        return task
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def flock_holder(path: Path) -> int | None:

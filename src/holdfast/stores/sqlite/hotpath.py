@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast.kernel.faults import reach
+from holdfast.kernel.limits import LOG_BYTES_MAX
 from holdfast.kernel.space import R, Space
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import SharedCounter
@@ -88,6 +89,9 @@ class HotPath(Generic[R]):
         """Make the change, which is one statement, inside the gate; and give the connection back."""
         database = self._database
         try:
+            if connection.log.size() > LOG_BYTES_MAX:
+                # The general way begins it anew, or refuses the change.
+                raise Declined
             reach("sqlite.gate.before")
             result = self._gate.run(change, timeout_s)
             database.tidy(connection)

@@ -6,7 +6,6 @@ from itertools import islice
 
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Batch, Cursor, Entry
-from holdfast.stores.contents import entry_data
 from holdfast.stores.scoping import cursor_at, places_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Database
@@ -53,5 +52,8 @@ def _entries(database: Database, namespace: str, after: int, limit: int, reverse
 
 
 def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
+    # Loaded when there is an entry: a short command such as `jobs pick` reads the journal, and mostly finds none.
+    from holdfast.stores.contents import entry_data
+
     told = entry_data(revision, data)
     return Entry(revision=revision, at=instant(at), actor=actor, kind=kind, subject=subject, data=told)

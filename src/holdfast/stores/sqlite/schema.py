@@ -12,17 +12,19 @@ which of them was the last is in shared memory (counter.py).
 """
 
 import sqlite3
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from holdfast.access import access_like
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt
+from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.scoping import new_journal
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
+from holdfast.stores.sqlite import handles
+from holdfast.stores.sqlite.filesystem import check_database
 from holdfast.stores.sqlite.translate import translated
 
 APPLICATION_ID = 0x484F4C44
@@ -88,7 +90,7 @@ def refuse_foreign(path: Path) -> None:
         return
     _refuse_no_database(path)
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        with handles.opened(path, mode="ro") as connection:
             layout_of(connection, path)
     except sqlite3.Error as error:
         found = translated(path, error)
@@ -133,9 +135,17 @@ def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0, c
     return era
 
 
-def knows_boot(connection: sqlite3.Connection, boot_id: str) -> bool:
-    """Has this boot used the durable file before?"""
-    return connection.execute("SELECT 1 FROM meta WHERE name = ?", (f"boot {boot_id}",)).fetchone() is not None
+def boot_of(connection: sqlite3.Connection) -> str | None:
+    """The boot id that the volatile file in use is named by: of the boot that last began here. None for a new store."""
+    found = connection.execute("SELECT name FROM meta WHERE name LIKE 'boot %' ORDER BY number DESC LIMIT 1").fetchone()
+    return None if found is None else str(found[0]).removeprefix("boot ")
+
+
+def keep_boot(connection: sqlite3.Connection, boot_id: str | None) -> None:
+    """Put the boot id of another file in place of this one's, inside a transaction: its volatile file stays in use."""
+    connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
+    if boot_id is not None:
+        connection.execute("INSERT INTO meta (name, number) VALUES (?, ?)", (f"boot {boot_id}", last_era(connection)))
 
 
 def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> None:
@@ -148,8 +158,7 @@ def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> No
     connection.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
     if not journal_number(connection):
         begin_journal(connection)
-    connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
-    connection.execute("INSERT INTO meta (name, number) VALUES (?, ?)", (f"boot {boot_id}", era))
+    keep_boot(connection, boot_id)
 
 
 def journal_number(connection: sqlite3.Connection) -> int:
@@ -172,11 +181,12 @@ def last_era(connection: sqlite3.Connection) -> int:
 def carried_era(path: Path) -> int:
     """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0 otherwise."""
     try:
+        check_database(path, access_like(path))
         # A look makes no file: it would have the modes of the umask, and become the store's own.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as old:
+        with handles.opened(path, mode="rw") as old:
             return last_era(old)
-    except (sqlite3.Error, TypeError, ValueError):
-        # A power loss may have left anything of it.
+    except (sqlite3.Error, StoreUnavailable, OSError, TypeError, ValueError):
+        # A power loss may have left anything of it, and others may have put anything there.
         return 0
 
 

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.access import PRIVATE, Access, access_like
+from holdfast.folder_walk import resolve
 from holdfast.kernel import faults, token
-from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
+from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
 from holdfast.stores.scoping import Plan, check_keys, check_limit, plan_of, storable
 from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite import database as database_
-from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
 from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
 from holdfast.stores.sqlite.translate import TablesChanged, corrupt, translated
-from holdfast.stores.sqlite.users import Users
+from holdfast.stores.sqlite.users import Users, leave_inherited
 from holdfast.stores.waking import FdListener
 
 P = ParamSpec("P")
@@ -40,7 +40,8 @@ class SqliteStore:
     """A store in SQLite files on one machine.
 
     Promised: the port, for every process of this machine that opens the same path, containers that share the folder
-    included. Volatile spaces live in `<name>.locks-<boot_id>.sqlite` beside the durable file and end with the boot.
+    included, also those with a boot id of their own. Volatile spaces live in `<name>.locks-<boot_id>.sqlite` beside the
+    durable file and end with the boot. A child that was forked while SQLite was in use is refused (handles.py).
     Not promised: network file systems, which are refused; and a time limit on a disk that does not answer a sync.
     """
 
@@ -57,7 +58,7 @@ class SqliteStore:
         access: Access = PRIVATE,
     ) -> None:
         # SQLite keeps the log beside what a link points at, and so must everything else be.
-        self.path = Path(os.path.realpath(path))
+        self.path = Path(resolve(path))
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
@@ -67,7 +68,7 @@ class SqliteStore:
         self.access = access_like(self.path)
         schema.refuse_foreign(self.path)
         # Before the first connection: from here on nobody replaces the files.
-        self._users = Users(self.path, self.access)
+        self._users = Users(self.path, self.access, self._boot_id)
         with contextlib.ExitStack() as undone:
             undone.callback(self._users.close)
             self.durable = Database(
@@ -85,10 +86,12 @@ class SqliteStore:
         self._declared: set[Space[Any]] = set()
         self._hot: dict[Space[Any], HotPath[Any]] = {}
         self._closed = False
-        self._forked_in_use = False
 
     def now(self) -> datetime:
         return self._clock.now()
+
+    def passing(self) -> Passing:
+        return self._clock.passing()
 
     def transact(
         self,
@@ -110,6 +113,7 @@ class SqliteStore:
         if durable:
             database.certain(_left(deadline))
         with database.connection(_left(deadline)) as connection:
+            database.bound_log(connection, _left(deadline))
             self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
@@ -121,6 +125,9 @@ class SqliteStore:
                 try:
                     result = body(tx)
                     tx.finish()
+                    if not connection.handle.is_ours():
+                        # The body has forked, and this is the child: what it did is its parent's to commit.
+                        raise handles.refusal()
                 finally:
                     tx.end()
                 return tx, result
@@ -235,27 +242,38 @@ class SqliteStore:
         self._users.close()
 
     def after_fork(self) -> None:
-        """In a forked child: begin with no connection, descriptor or lock of the parent's."""
-        closed, volatile = self._closed, self._volatile
+        """In a forked child: begin with no connection, descriptor or lock of the parent's. Where that fails it is closed."""
+        closed, volatile, users = self._closed, self._volatile, self._users
+        files = [self.durable] if volatile is None else [self.durable, volatile]
         self._begin_process()
-        self._closed = closed
-        if closed:
-            return
-        sound = self.durable.after_fork()
-        if volatile is not None:
-            sound = volatile.after_fork() and sound
-            self._volatile = volatile
-        self._fifos.close(forked=True)
-        self._users.close()
-        self._users = Users(self.path, self.access)
-        self._forked_in_use = not sound
+        self._closed = True
+        # The program may have closed descriptors that it does not know, as daemons do.
+        for file in files:
+            with contextlib.suppress(Exception):
+                file.after_fork()
+        with contextlib.suppress(Exception):
+            self._fifos.close(forked=True)
+        try:
+            if closed:
+                return
+            self._users = Users(self.path, self.access, self._boot_id)
+            # The parent's mark is closed last: without any, another boot could begin a volatile file of its own.
+            self._users.share_volatile()
+        finally:
+            users.close()
+        for file in files:
+            file.begin_process()
+        self._volatile = volatile
+        self._closed = False
 
     def before_fork(self) -> None:
-        """Before this process forks: close every connection, since none may be open then."""
-        if not self._closed:
-            self.durable.before_fork()
-            if self._volatile is not None:
-                self._volatile.before_fork()
+        """Before this process forks: close every connection that nobody uses, since none may be open then."""
+        self.durable.close_idle()
+        if self._volatile is not None:
+            self._volatile.close_idle()
+
+    def boot_in_use(self, boot_id: str) -> bool:
+        return self._users.has_boot(boot_id)
 
     def _again_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run; and once more if a restore by another process has put older tables in place of those that were known."""
@@ -289,7 +307,7 @@ class SqliteStore:
                         path,
                         access=self.access,
                         synced=False,
-                        create=lambda raw: self._create_volatile(raw, connection),
+                        create=lambda raw: self._create_volatile(raw, connection, deadline),
                         forget=self._forget,
                         timeout_s=_left(deadline),
                     )
@@ -316,33 +334,62 @@ class SqliteStore:
         self._hot.clear()
 
     def _begin_boot(self) -> None:
-        def known(raw: sqlite3.Connection) -> bool:
+        """Find the volatile file in use. All who have the store open use the same one, whatever their boot ids are; its name
+        is kept in the durable file, and changes only while nobody uses it."""
+
+        def recorded(raw: sqlite3.Connection) -> str | None:
             schema.refuse_gutted(raw, self.path)
-            return schema.knows_boot(raw, self._boot_id)
+            return schema.boot_of(raw)
 
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            if self.durable.reading(connection, known, TRANSACT_TIMEOUT_S):
+
+            def is_mine() -> bool:
+                return self.durable.reading(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
+
+            # Once this mark is there the name stays, so it is read again.
+            if is_mine() and self._users.share_volatile() and is_mine():
+                self._volatile_boot = self._boot_id
                 return
+            self._users.leave_volatile()
             self.durable.certain(TRANSACT_TIMEOUT_S)
-            self.durable.write(connection, lambda: self._begin_boot_in(connection.raw), TRANSACT_TIMEOUT_S, sleepy=True)
+            try:
+                self._volatile_boot = self.durable.write(
+                    connection,
+                    lambda: self._begin_boot_in(connection.raw),
+                    TRANSACT_TIMEOUT_S,
+                    sleepy=True,
+                    # Still at the gate: the next one that comes there must find this one among the users.
+                    committed=lambda _: self._share_volatile(),
+                )
+            except BaseException:
+                self._users.leave_volatile()
+                raise
             self.durable.settle(connection)
 
-    def _begin_boot_in(self, raw: sqlite3.Connection) -> None:
-        if not schema.knows_boot(raw, self._boot_id):
+    def _begin_boot_in(self, raw: sqlite3.Connection) -> str:
+        recorded = schema.boot_of(raw)
+        # Locks prove that their holders run on this kernel, so a file that has users is as good as one of this boot.
+        if recorded is not None and recorded != self._boot_id and not self._users.own_volatile():
+            return recorded
+        if recorded != self._boot_id:
             schema.begin_boot(raw, self._boot_id, self._clock)
+        return self._boot_id
+
+    def _share_volatile(self) -> None:
+        self._users.share_volatile()
 
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
         schema.begin_boot(raw, self._boot_id, self._clock)
 
-    def _create_volatile(self, raw: sqlite3.Connection, connection: Connection) -> None:
+    def _create_volatile(self, raw: sqlite3.Connection, connection: Connection, deadline: float) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         carried = self._end_other_boots()
         try:
             era = self.durable.write(
                 connection,
                 lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
-                TRANSACT_TIMEOUT_S,
+                _left(deadline),
                 sleepy=True,
             )
             self.durable.settle(connection)
@@ -354,8 +401,8 @@ class SqliteStore:
         schema.create(raw, era)
 
     def _end_other_boots(self) -> int:
-        """Remove the files of earlier boots, which nobody can have open any more; return the last era of their tokens, whose
-        counters may have carried beyond the one they were begun in."""
+        """Remove the files of earlier boots, which nobody has open any more, since all who have the store open use this one;
+        return the last era of their tokens, whose counters may have carried beyond the one they were begun in."""
         # Once a boot.
         import glob
 
@@ -371,16 +418,13 @@ class SqliteStore:
         return known
 
     def volatile_path(self) -> Path:
-        """Where the volatile file of this boot is, or would be."""
-        return self.path.with_name(f"{self.path.name}.locks-{self._boot_id}.sqlite")
+        """Where the volatile file in use is, or would be: this boot's, unless a process with another boot id was first."""
+        return self.path.with_name(f"{self.path.name}.locks-{self._volatile_boot}.sqlite")
 
     def _check_open(self) -> None:
         if self._closed:
+            handles.check()
             raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
-        if self._forked_in_use:
-            raise StoreUnavailable(
-                "this process was forked while a thread was inside a transaction: start it another way (spawn)", outcome="none"
-            )
 
 
 def _committed(done: tuple[SqliteTx, Any]) -> None:
@@ -396,23 +440,28 @@ _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    database_.opening.acquire()
-    for store in list(_stores):
-        store.before_fork()
+    def close_idle() -> None:
+        for store in _all_stores():
+            store.before_fork()
+
+    handles.begin_fork(close_idle)
 
 
-def _after_fork_here() -> None:
-    database_.opening.release()
+def _all_stores() -> list[SqliteStore]:
+    while True:
+        try:
+            return list(_stores)
+        except RuntimeError:
+            # Another thread has just opened one.
+            continue
 
 
 def _after_fork() -> None:
-    database_.opening = threading.RLock()
-    for store in list(_stores):
-        # One store that fails must not leave the next with its parent's connections.
-        try:
+    for store in _all_stores():
+        # One store that fails, in whatever way, must not leave the next with its parent's connections.
+        with contextlib.suppress(Exception):
             store.after_fork()
-        except HoldfastError:
-            store._closed = True
+    leave_inherited()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_here, after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -94,12 +94,13 @@ class SqliteTx(SqliteReadTx, SqlTx):
         self.topics[JOURNAL_TOPIC] = None
         return revision
 
-    def trim(self, *, keep: int, before: datetime) -> int:
+    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         newest = "(SELECT max(revision) FROM journal WHERE ns = ?1)"
-        nth = "(SELECT revision FROM journal WHERE ns = ?1 ORDER BY revision DESC LIMIT 1 OFFSET ?2)"
+        nth = "(SELECT revision FROM journal WHERE ns = ?1 ORDER BY revision DESC LIMIT 1 OFFSET {})"
         return self.change(
-            f"DELETE FROM journal WHERE ns = ?1 AND revision < {newest} AND (at < ?3 OR revision <= {nth})",
-            (self._ns, keep, microseconds(before)),
+            f"DELETE FROM journal WHERE ns = ?1 AND revision < {newest} "
+            f"AND (at < ?3 AND revision <= {nth.format('?4')} OR revision <= {nth.format('?2')})",
+            (self._ns, keep, microseconds(before), least),
         )
 
     def notify(self, topic: str) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
+from holdfast.access import LACKING
 from holdfast.kernel.errors import HoldfastError, StoreCorrupt, StoreUnavailable
 
 
@@ -55,6 +56,8 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
             f"no space left to write {path}: free some; nothing was changed", path=str(path), outcome="none"
         )
     if code in _CLOSED_TO_US:
+        if (lacking := _no_descriptors()) is not None:
+            return opening_failed(path, lacking)
         return StoreUnavailable(
             f"{path} cannot be opened for writing ({error}): check the permissions of the file and its folder",
             path=str(path),
@@ -78,6 +81,23 @@ def _no_room(path: Path) -> bool:
     return there.f_bavail * there.f_frsize < _ROOM_LEAST_BYTES
 
 
+def _no_descriptors() -> OSError | None:
+    """Are there too few descriptors left for SQLite? It says only that it cannot open a file."""
+    opened = []
+    try:
+        for _ in range(_DESCRIPTORS):
+            opened.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        return error if error.errno in LACKING else None
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return None
+
+
+_DESCRIPTORS = 4
+"""What SQLite opens at once: a database, its log, the index of that, and their folder."""
+
 _ROOM_LEAST_BYTES = 1 << 16
 """What SQLite shares with other processes beside a database grows by half of this."""
 
@@ -97,11 +117,12 @@ _NEXT = {
     errno.ENOSPC: ("no space is left", "Free some; nothing was changed"),
     errno.ENOTDIR: ("a part of the path is not a folder", _ELSEWHERE),
     errno.ENAMETOOLONG: ("the path is too long", _ELSEWHERE),
+    **{code: (why, f"{advice.capitalize()}; nothing was changed") for code, (why, advice) in LACKING.items()},
 }
 
 
 def opening_failed(path: Path, error: OSError) -> StoreUnavailable:
-    """A file or folder of the store, or a copy of it, that the system does not let us make or open."""
+    """A file or folder of the store, or a copy of it, that the system does not let us make, open or lock."""
     code = error.errno or 0
     if code in (errno.EACCES, errno.EPERM):
         why = f"its permissions do not allow it{_owner_of(path)}"

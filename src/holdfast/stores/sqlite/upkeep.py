@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.access import Access, access_like, make_folder, match_owner
+from holdfast.folder_walk import resolve
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, NotFound, SchemaTooNew, StoreCorrupt, StoreUnavailable
@@ -22,8 +23,8 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.stores.contents import Kept, wrong_with, wrong_with_entry
 from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.filesystem import make_empty
+from holdfast.stores.sqlite import handles, schema
+from holdfast.stores.sqlite.filesystem import check_database, make_empty
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.translate import opening_failed, translated
 from holdfast.stores.sqlite.users import Users
@@ -65,7 +66,7 @@ def backup(store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connect
     with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
         _copy(connection.raw, temporary)
         if complete is not None:
-            with closing(sqlite3.connect(temporary)) as raw, raw:
+            with handles.opened(temporary) as raw, raw:
                 complete(raw)
 
 
@@ -105,11 +106,12 @@ def restore(
     with the restored state; a damaged or missing one is replaced only while nobody has it open (else Held).
     Raises NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(resolve(path))
     time_ = clock or SystemClock()
-    with closing(_sound_backup(source)) as backup_:
+    with _sound_backup(source) as backup_:
         try:
             make_folder(path.parent)
+            check_database(path, access_like(path))
         except OSError as error:
             raise opening_failed(path, error) from None
         live = _live(path, boot_id, time_)
@@ -134,23 +136,20 @@ def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
             yield wrong
 
 
-def _sound_backup(source: Path) -> sqlite3.Connection:
+@contextmanager
+def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
     if not source.is_file():
         raise NotFound(f"there is no backup {source}: give a file that `holdfast store backup` made", path=str(source))
-    raw = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    try:
-        if schema.layout_of(raw, source) == 0:
-            raise StoreCorrupt(f"{source} is no backup of a Holdfast store", path=str(source))
-        wrong = [row[0] for row in raw.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+    with handles.opened(source, mode="ro", isolation_level=None) as raw:
+        try:
+            if schema.layout_of(raw, source) == 0:
+                raise StoreCorrupt(f"{source} is no backup of a Holdfast store", path=str(source))
+            wrong = [row[0] for row in raw.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+        except sqlite3.Error as error:
+            raise StoreCorrupt(f"{source} is damaged or is no backup ({error}): use another one", path=str(source)) from None
         if wrong:
             raise StoreCorrupt(f"{source} is damaged ({wrong[0]}): use another backup", path=str(source))
-    except sqlite3.Error as error:
-        raw.close()
-        raise StoreCorrupt(f"{source} is damaged or is no backup ({error}): use another one", path=str(source)) from None
-    except BaseException:
-        raw.close()
-        raise
-    return raw
+        yield raw
 
 
 def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
@@ -183,11 +182,11 @@ def _overwrite(live: SqliteStore, prepared: Path, clock: Clock, saving: Saving |
 
         def work() -> Path | None:
             before = schema.last_era(connection.raw)
-            _begin_era(prepared, clock, before, schema.journal_number(connection.raw))
+            _begin_era(prepared, clock, before, schema.journal_number(connection.raw), schema.boot_of(connection.raw))
             saved = None if saving is None else _save(live.path, connection.raw, clock, saving)
             faults.reach("sqlite.restore.before")
             try:
-                with closing(sqlite3.connect(prepared)) as source:
+                with handles.opened(prepared) as source:
                     source.backup(connection.raw, progress=_in_time(live.path), sleep=0.05)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
@@ -220,7 +219,7 @@ def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> 
     try:
         with whole(saved) as temporary:
             _copy(raw, temporary)
-            with closing(sqlite3.connect(temporary)) as copy, copy:
+            with handles.opened(temporary) as copy, copy:
                 saving.complete(copy)
             match_owner(temporary, path)
             faults.reach("sqlite.restore.saving")
@@ -277,21 +276,23 @@ def _era_of_remains(path: Path) -> int:
         # What is damaged may also lack the numbers.
         with (
             contextlib.suppress(sqlite3.Error, TypeError),
-            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw,
+            handles.opened(path, mode="ro") as raw,
         ):
             return schema.last_era(raw)
     return 0
 
 
-def _begin_era(prepared: Path, clock: Clock, known: int, journal: int | None) -> None:
+def _begin_era(prepared: Path, clock: Clock, known: int, journal: int | None, boot_id: str | None = None) -> None:
     """Bring a private copy into a new era, and make it last. Unless the store in place has the same `journal`, or it cannot be
-    told (None), its cursors are not to be taken for those of the store that the backup was made of."""
-    with closing(sqlite3.connect(prepared, isolation_level=None)) as raw:
+    told (None), its cursors are not to be taken for those of the store that the backup was made of. `boot_id` is that of the
+    volatile file in use, which those who have the store open go on with."""
+    with handles.opened(prepared, isolation_level=None) as raw:
         raw.execute("BEGIN IMMEDIATE")
         era = schema.begin_era(raw, clock, known=known)
         raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
         if journal is not None and journal != schema.journal_number(raw):
             schema.begin_journal(raw)
+        schema.keep_boot(raw, boot_id)
         raw.execute("COMMIT")
     _sync(prepared)
 
@@ -320,7 +321,7 @@ def _set_aside(path: Path, clock: Clock, saving: Saving) -> Path | None:
 def _copy(source: sqlite3.Connection, target: Path) -> None:
     """Copy a database into an empty file, as a single file without a log."""
     try:
-        with closing(sqlite3.connect(target, isolation_level=None)) as raw:
+        with handles.opened(target, isolation_level=None) as raw:
             source.backup(raw)
             raw.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:

@@ -10,6 +10,7 @@ import os
 import threading
 from pathlib import Path
 
+from holdfast.access import PRIVATE, Access, open_file
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.stores.sqlite import doubt
@@ -41,32 +42,33 @@ def refuse_truncated(database: Path) -> None:
 class Log:
     """One descriptor on the log, belonging to one connection."""
 
-    def __init__(self, database: Path) -> None:
-        self._fd = os.open(log_path(database), os.O_RDONLY | os.O_CLOEXEC)
+    _fd = _folder_fd = -1
+
+    def __init__(self, database: Path, access: Access = PRIVATE) -> None:
+        self._fd = open_file(log_path(database), os.O_RDONLY, access, make=False)
         self._database = database
-        self._folder_synced = False
+        # Now, while nothing is at stake: after a commit there might be no descriptor left for it.
+        self._folder_fd = os.open(database.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync(self) -> None:
         """Make everything in the log survive a power loss. Raises OSError; then nothing is known of it, the log is marked as in
         doubt, and the connection must not be used again."""
         faults.reach("sqlite.sync.before")
         try:
-            if not self._folder_synced:
+            if (folder := self._folder_fd) >= 0:
                 # The log may be new, and then so is its name in the folder.
-                self._sync_folder()
+                os.fsync(folder)
+                self._close_folder()
             os.fdatasync(self._fd)
         except OSError:
             doubt.raise_mark(self._database)
             raise
         faults.reach("sqlite.sync.after")
 
-    def _sync_folder(self) -> None:
-        fd = os.open(self._database.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        self._folder_synced = True
+    def _close_folder(self) -> None:
+        folder, self._folder_fd = self._folder_fd, -1
+        if folder >= 0:
+            os.close(folder)
 
     def reaches(self, frame: int) -> bool:
         """Has the log, since it was last begun anew, got that many frames? A frame that is left over from before has
@@ -75,74 +77,88 @@ class Log:
         at = _HEADER_BYTES + (frame - 1) * (_FRAME_HEADER_BYTES + _PAGE_BYTES) + 8
         return len(salt) == 8 and os.pread(self._fd, 8, at) == salt
 
+    def size(self) -> int:
+        """How long the log's file is."""
+        return os.fstat(self._fd).st_size
+
     def close(self) -> None:
-        """Close the descriptor. SQLite holds no lock through the log, so this drops none."""
-        os.close(self._fd)
+        """Close the descriptors, once. SQLite holds no lock through the log, so this drops none."""
+        self._close_folder()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class _Round:
-    """One sync, and those who wait for it. Until it has ended well, its leader counts as interrupted."""
+    """One sync, and those who wait for it."""
 
-    __slots__ = ("done", "error", "interrupted")
+    __slots__ = ("error", "over", "synced")
 
     def __init__(self) -> None:
-        self.done: threading.Event | None = None
+        # Its leader has this lock from before anybody else can see the round, and lets go of it whatever happens: who waits for
+        # the round takes it in turn.
+        self.over = threading.Lock()
+        self.synced = False
         self.error: OSError | None = None
-        self.interrupted = True
+
+    def wait(self) -> None:
+        """Return when its leader has ended, or given up."""
+        with self.over:
+            pass
 
 
 class SharedSync:
-    """Lets the threads of a process share syncs: whoever asks while one is running is covered by the next one."""
+    """Lets the threads of a process share syncs: whoever asks while one is running is covered by the next one.
+
+    Ctrl-C may end a leader anywhere. Nothing has to be put right then: a round is under way while its lock is locked.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._current: _Round | None = None
+        self._current = _Round()
         self._next: _Round | None = None
 
     def sync(self, log: Log) -> None:
         """Return once a sync has ended that began after this call. Raises OSError if that one failed."""
         while True:
-            mine = self._join(log)
-            if mine.error is not None:
-                raise mine.error
-            if not mine.interrupted:
+            done = self._join(log)
+            if done.error is not None:
+                raise done.error
+            if done.synced:
                 return
-            # Its leader met Ctrl-C, before or in the sync; nothing failed, and nothing is known to be synced.
+            # Its leader was interrupted, before or in the sync; nothing failed, and nothing is known to be synced.
 
     def _join(self, log: Log) -> _Round:
         """Take part in a round to its end, as its leader or not."""
-        with self._mutex:
-            previous = self._current
-            if previous is None:
-                mine = self._current = _Round()
-                lead = True
-            else:
-                lead = self._next is None
-                mine = self._next = self._next or _Round()
-                waited = previous if lead else mine
-                done = waited.done = waited.done or threading.Event()
-        try:
-            if previous is not None:
-                done.wait()
+        mine = _Round()
+        with mine.over:
+            with self._mutex:
+                current, following = self._current, self._next
+                lead = following is None or not following.over.locked()
+                at_once = lead and not current.over.locked()
+                if at_once:
+                    self._current = mine
+                elif lead:
+                    self._next = mine
             if lead:
+                if not at_once:
+                    current.wait()
+                    with self._mutex:
+                        # From here on it is too late to be covered by this round.
+                        self._current, self._next = mine, None
                 self._lead(mine, log)
-        finally:
-            if lead:
-                self._end(mine)
-        return mine
+        if lead:
+            return mine
+        assert following is not None
+        following.wait()
+        return following
 
     def _lead(self, mine: _Round, log: Log) -> None:
         try:
             log.sync()
+            mine.synced = True
         except OSError as error:
             mine.error = error
-        mine.interrupted = False
-
-    def _end(self, mine: _Round) -> None:
-        with self._mutex:
-            if self._current is mine:
-                self._current, self._next = self._next, None
-            elif self._next is mine:
-                self._next = None
-            if mine.done is not None:
-                mine.done.set()

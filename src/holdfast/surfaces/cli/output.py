@@ -1,22 +1,16 @@
 """Standard output: what may be shown there, and what happens when it cannot be written."""
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from holdfast.kernel.errors import Corrupt, HoldfastError, status_of
+from holdfast.kernel.text import shown
 from holdfast.surfaces.cli.hints import completed
 
-_UNFIT = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-"""Control characters but tab and newline, what turns the direction of text around, and halves of surrogate pairs. Compiled when
-first used: most short commands have nothing to say that could have one in it."""
-
-
-def printable(text: str) -> str:
-    """The text with everything written out that a terminal would obey instead of show."""
-    return re.sub(_UNFIT, lambda found: found[0].encode("unicode_escape").decode(), text)
+printable = shown
+"""What goes to a terminal goes through this."""
 
 
 def write(line: str | bytes) -> None:

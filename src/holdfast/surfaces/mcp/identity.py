@@ -9,7 +9,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.domains.workflows.record import same_process
 from holdfast.kernel.limits import LABEL_CHARS_MAX
-from holdfast.kernel.names import check_label
+from holdfast.kernel.names import check_label, check_new_label
 from holdfast.primitives.locks.record import PART
 
 NAMELESS = "mcp"
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Identity:
     """The identity of this process: the label given, or that of the agent it belongs to. Raises InvalidName."""
-    known = check_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
+    known = check_new_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
     mark = secrets.token_hex(_MARK_BYTES)
     # A part of a job shares its locks; a label must not make this process a part of another's.
     whole = known.replace(PART, "_")[: LABEL_CHARS_MAX - 2 * _MARK_BYTES - 1]

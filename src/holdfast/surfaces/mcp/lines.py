@@ -33,37 +33,43 @@ class Lines(io.TextIOBase):
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
+        self._meta: object = None
+        """What the client says of itself beside each call. What is made in the place of a call must say it too."""
 
     def readline(self, _: int = -1, /) -> str:  # type: ignore[override]
         """The next line; empty at the end."""
         while True:
             line = self._source.readline(MCP_LINE_BYTES_MAX + 1)
             if len(line) <= MCP_LINE_BYTES_MAX:
-                return _checked(line.decode("utf-8", errors="replace"))
+                return self._checked(line.decode("utf-8", errors="replace"))
             first, last = line[:_END_BYTES], line[-_END_BYTES:]
             while line and not line.endswith(b"\n"):
                 line = self._source.readline(MCP_LINE_BYTES_MAX)
                 last = (last + line)[-_END_BYTES:]
             _log.error("a message of more than %d bytes was skipped", MCP_LINE_BYTES_MAX)
-            if told := _told(first, last, f"it has more than {MCP_LINE_BYTES_MAX} bytes: say it in fewer words"):
+            why = f"it has more than {MCP_LINE_BYTES_MAX} bytes: put long input into a file and pass its path"
+            if told := _told(first, last, why, self._meta):
                 return told
 
+    def _checked(self, line: str) -> str:
+        content = line.encode()
+        try:
+            message = msgspec.json.decode(content or b"0")
+        except (msgspec.DecodeError, RecursionError) as error:
+            why = f"it is not JSON in UTF-8: {error}"
+            return _told(content[:_END_BYTES], content[-_END_BYTES:], why, self._meta) or line
+        params = message.get("params") if isinstance(message, dict) else None
+        if isinstance(params, dict) and "_meta" in params:
+            self._meta = params["_meta"]
+        return line
 
-def _checked(line: str) -> str:
-    content = line.encode()
-    try:
-        msgspec.json.decode(content or b"0")
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _told(content[:_END_BYTES], content[-_END_BYTES:], f"it is not JSON in UTF-8: {error}") or line
-    return line
 
-
-def _told(first: bytes, last: bytes, why: str) -> str:
+def _told(first: bytes, last: bytes, why: str, meta: object) -> str:
     """A call that tells why another was not read; empty when nobody waits for an answer."""
     known = _FIRST.match(first) or _LAST.search(last)
     if known is None or not (_CALL.search(first) or _CALL.search(last)):
         return ""
-    params = {"name": UNREADABLE, "arguments": {"why": why}}
+    params = {"name": UNREADABLE, "arguments": {"why": why}} | ({} if meta is None else {"_meta": meta})
     return f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call","params":{json.dumps(params)}}}\n'
 
 

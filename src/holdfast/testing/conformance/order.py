@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.space import rows
 from holdfast.kernel.store import Store
 from holdfast.testing.conformance.harness import (
     THINGS,
@@ -72,3 +73,14 @@ class Order(Suite):
         assert take(store) == "b"
         assert take(store) == "a"
         assert take(store) is None
+
+    def test_take_first_passes_over_some_keys(self, store: Store) -> None:
+        for key, rank in [("a", 3), ("b", 1), ("c", 2)]:
+            put(store, key, Thing(owner="x", rank=rank))
+
+        def first(*keys: str) -> str | None:
+            row = store.transact(lambda tx: tx.take_first(THINGS, "place", ("x",), but_for=keys), scope=[rows(THINGS)])
+            return None if row is None else row.key
+
+        assert [first(), first("b"), first("c"), first("c", "b"), first("b", "nosuch")] == ["b", "c", "b", "a", "c"]
+        assert first("a", "b", "c") is None

@@ -20,8 +20,9 @@ from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 RESULT_CHARS_MAX = 2000
-_PROMPT_BYTES_MAX = 64 << 10
-"""Longer ones would keep the command from being started; they are on its standard input."""
+_VARIABLE_BYTES_MAX = 64 << 10
+"""Longer variables would keep the command from being started: Linux takes none above 128 kB. The job is on its standard
+input."""
 
 _AWAY_S = 0.5
 """How long a store that is away is left alone before it is asked again."""
@@ -170,11 +171,12 @@ class Labour:
             "HOLDFAST_JOB_ATTEMPT": str(job.attempt),
             "HOLDFAST_JOB_AGENT": job.agent,
             "HOLDFAST_JOB_SESSION": job.agent_session,
-            "HOLDFAST_JOB_ARTIFACTS": "\n".join(job.expected_artifacts),
             "HOLDFAST_NAMESPACE": self._hf.store.namespace,
         }
-        if len(job.prompt.encode()) <= _PROMPT_BYTES_MAX and "\0" not in job.prompt:
-            own["HOLDFAST_JOB_PROMPT"] = job.prompt
+        long = {"HOLDFAST_JOB_PROMPT": job.prompt, "HOLDFAST_JOB_ARTIFACTS": "\n".join(job.expected_artifacts)}
+        for name, value in long.items():
+            if len(value.encode()) <= _VARIABLE_BYTES_MAX and "\0" not in value:
+                own[name] = value
         if self._way.registry_dir is not None:
             own[REGISTRY_DIR_ENV] = os.path.abspath(self._way.registry_dir)
         elif self._hf.settings.store is not None:

@@ -9,7 +9,7 @@ from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import LateResult, PastAttempt, shown
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import LockTimeout, NotFound, Unavailable
+from holdfast.kernel.errors import NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
@@ -95,17 +95,7 @@ def logs(job_id: str | None, tail: int | None, listed: bool, rebuild: bool, as_j
 
 def _rebuild(hf: Holdfast, as_json: bool) -> None:
     assert hf.job_log is not None
-    try:
-        jobs = hf.job_log.rebuild(hf.log, lambda job_id: found(hf, job_id))
-    except LockTimeout:
-        # An OSError too, but not one of the folder's.
-        raise
-    except OSError as error:
-        raise Unavailable(
-            f"the audit log {hf.job_log.folder} cannot be written: {error.strerror}. Make it writable, or choose another "
-            "folder with DELEGATE_JOB_LOGS_DIR",
-            outcome="unknown",
-        ) from None
+    jobs = hf.job_log.rebuild(hf.log, lambda job_id: found(hf, job_id))
     told = {"jobs": jobs, "folder": str(hf.job_log.folder)}
     answer(to_json(told) if as_json else printable(f"the log of {counted(jobs, 'job')} is written again: {told['folder']}"))
 

@@ -18,7 +18,15 @@ from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool, WaitS
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="An agent's name or id.")]
-Prompt = Annotated[str, Meta(min_length=1, max_length=PROMPT_BYTES_MAX, description="What to say to the agent.")]
+Prompt = Annotated[
+    str,
+    # A schema counts characters, and the gateway counts bytes: a character has one or more. So this bound only tells.
+    Meta(
+        min_length=1,
+        extra_json_schema={"maxLength": PROMPT_BYTES_MAX},
+        description=f"What to say to the agent, in at most {PROMPT_BYTES_MAX} bytes of UTF-8.",
+    ),
+]
 Key = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="The same key again is the same request.")]
 
 

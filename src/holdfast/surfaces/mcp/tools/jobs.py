@@ -14,10 +14,10 @@ from holdfast.kernel.errors import InvalidValue, Lost, Refused
 from holdfast.kernel.limits import (
     ID_CHARS_MAX,
     JOB_ATTEMPTS_MAX,
+    JOB_PROMPT_BYTES_MAX,
     JOB_TIMEOUT_MAX_S,
     LABEL_CHARS_MAX,
     PATH_CHARS_MAX,
-    PROMPT_BYTES_MAX,
 )
 from holdfast.surfaces.answers.jobs import logged
 from holdfast.surfaces.mcp.answers import JobAnswer, job_view
@@ -37,7 +37,16 @@ PathText = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
 class CreateArguments(Plain, frozen=True, kw_only=True):
     """What is to be done, and by whom."""
 
-    prompt: Annotated[str, Meta(min_length=1, max_length=PROMPT_BYTES_MAX, description="What is to be done.")]
+    prompt: Annotated[
+        str,
+        # A schema counts characters, and registering counts bytes: a character has one or more. So this bound only tells.
+        Meta(
+            min_length=1,
+            extra_json_schema={"maxLength": JOB_PROMPT_BYTES_MAX},
+            description=f"What is to be done, in at most {JOB_PROMPT_BYTES_MAX} bytes of JSON in UTF-8. Put longer input into "
+            "a file and pass its path.",
+        ),
+    ]
     queue: Annotated[Label, Meta(description="Whose queue it joins, such as tmux:claude-a.")]
     agent: Annotated[Label, Meta(description="The kind of agent it is for.")] = "agent"
     timeout_s: Annotated[Seconds, Meta(description="How long one attempt may take; a day unless told.")] | None = None

@@ -1,0 +1,224 @@
+"""The thread that waits at a shut gate for the callers of this process.
+
+When the turn comes, it does the work at once, and what else of this process is waiting by then: handing the turn to the caller
+first would keep all other processes waiting for a change of threads.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from fcntl import LOCK_EX
+from os import sched_yield
+from queue import Empty, SimpleQueue
+from threading import get_ident
+from time import monotonic
+from typing import Any, TypeVar
+
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.stores.owned_lock import OwnedLock
+
+T = TypeVar("T")
+
+_TASKS_A_TURN_MAX = 16
+_LOOK_AGAIN_S = 1.0
+
+
+class Task:
+    """Work that waits for its turn. The first to claim it decides: the thread to do it, or its caller to give up."""
+
+    __slots__ = ("_claimed", "_ended", "_error", "_result", "_signal", "_work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._ended = False
+        # Bare locks as signals, which cost a tenth of an Event. This one is acquired until the work has ended.
+        self._signal = threading.Lock()
+        self._signal.acquire()
+        self._claimed: dict[None, int] = {}
+
+    def claim(self) -> bool:
+        """Decide about it; False when another thread has. A second call has the same answer, so a thread that was interrupted
+        here asks again."""
+        me = get_ident()
+        return self._claimed.setdefault(None, me) == me
+
+    def is_claimed(self) -> bool:
+        """Has anybody decided about it?"""
+        return bool(self._claimed)
+
+    def do(self) -> bool:
+        """Do the work, unless its caller has given up, and tell the caller. Raises only when it could not be told."""
+        if not self.claim():
+            return False
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits for it
+            self._error = error
+        self._end()
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the caller, if it has not been told yet, that this was in the way."""
+        if not self._ended:
+            self._error = error
+            self._end()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended; False when it has not by then."""
+        deadline = monotonic() + timeout_s
+        while not self._ended:
+            left_s = deadline - monotonic()
+            # Looked at again and again: memory may run out just where the signal should be given.
+            if not self._signal.acquire(timeout=min(max(left_s, 0), _LOOK_AGAIN_S)) and left_s <= 0:
+                return self._ended
+        return True
+
+    def cancel(self) -> None:
+        """After an exception in its caller: what has not begun will not, and what has is let finish, however often Ctrl-C is
+        pressed. The caller's connection is in use until then."""
+        while True:
+            try:
+                if self.claim():
+                    return
+                self.wait(threading.TIMEOUT_MAX)
+                return
+            except BaseException:  # noqa: BLE001 - the first one is raised by the caller
+                continue
+
+    def result(self) -> Any:
+        """What the work returned. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _end(self) -> None:
+        # In this order: a caller that was interrupted when it had the signal looks at this instead.
+        self._ended = True
+        if self._signal.locked():
+            self._signal.release()
+
+
+class GateThread:
+    """One thread, and the queue of tasks that wait for their turn."""
+
+    def __init__(
+        self,
+        flock: Callable[[int], bool],
+        unlock: Callable[[], None],
+        left: Callable[[], None],
+        inside: OwnedLock,
+    ) -> None:
+        self._flock = flock
+        self._unlock = unlock
+        self._left = left
+        self._inside = inside
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._turn_of: Task | None = None
+        """What it waits in the kernel's queue for, until its turn comes."""
+        self._over = False
+        self.busy = False
+        threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
+
+    def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[], LockTimeout]) -> T:
+        """Have the work done when the turn comes."""
+        task = Task(work)
+        try:
+            self._tasks.put(task)
+            if self._over:
+                # It may have been put after the others were refused.
+                self._refuse_all()
+            if not task.wait(timeout_s):
+                if task.claim():
+                    raise late()
+                task.wait(threading.TIMEOUT_MAX)
+        except BaseException:
+            task.cancel()
+            raise
+        result: T = task.result()
+        return result
+
+    def end(self) -> None:
+        """Refuse every task that has not begun, and end the thread, which may still be waiting for its turn."""
+        self._over = True
+        self._refuse_all()
+        self._tasks.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                if not self._serve_next():
+                    return
+            except BaseException:  # noqa: BLE001 - memory ran out; the callers have no other thread
+                continue
+
+    def _serve_next(self) -> bool:
+        """Wait for a task, and take a turn for it. False when there is to be none any more."""
+        task: Task | None = None
+        try:
+            task = self._tasks.get()
+            if task is None:
+                return False
+            self._turn_of = task
+            if self._over:
+                self._refuse_all()
+            if not task.is_claimed():
+                self._take_turn(task)
+                self._left()
+                sched_yield()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits for the task
+            if task is not None and task.claim():
+                task.fail(error)
+        finally:
+            self.busy = False
+        return True
+
+    def _refuse_all(self) -> None:
+        """Tell the callers of all tasks that have not begun that the gate is closed."""
+        task = self._turn_of
+        ending = False
+        with contextlib.suppress(Empty):
+            while True:
+                if task is not None and task.claim():
+                    task.fail(closed())
+                task = self._tasks.get_nowait()
+                ending = ending or task is None
+        if ending:
+            self._tasks.put(None)
+
+    def _take_turn(self, first: Task) -> None:
+        self.busy = True
+        with self._inside:
+            done = 0
+            task: Task | None = first
+            try:
+                self._flock(LOCK_EX)
+                self._turn_of = None
+                while task is not None:
+                    done += task.do()
+                    task = self._another(done)
+                self._unlock()
+            except BaseException as error:
+                self._unlock()
+                if task is not None:
+                    task.claim()
+                    task.fail(error)
+                raise
+
+    def _another(self, done: int) -> Task | None:
+        """Another task that is waiting already, to share the turn."""
+        if done >= _TASKS_A_TURN_MAX:
+            return None
+        try:
+            task = self._tasks.get_nowait()
+        except Empty:
+            return None
+        if task is None:
+            self._tasks.put(None)
+        return task
+
+
+def closed() -> StoreUnavailable:
+    """What a call gets when the gate is closed."""
+    return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
