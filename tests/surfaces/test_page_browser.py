@@ -7,23 +7,21 @@ import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import Fenced
+from holdfast.kernel.text import shown
 from tests.patience import PATIENCE_S, until
 from tests.surfaces import browser as browsers
 from tests.surfaces.locking import line
 from tests.surfaces.page_stage import PageStage, fill, stage
+from tests.surfaces.page_visit import Visit
 from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.slow
-
-PATIENCE_MS = PATIENCE_S * 1000
-expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -55,52 +53,6 @@ def alone(tmp_path: Path) -> Iterator[PageStage]:
     """A store and a server that no other test sees."""
     with stage(tmp_path) as world:
         yield world
-
-
-class Visit:
-    """A page that was opened once, and is never loaded again."""
-
-    def __init__(self, browser: Browser, link: str, **more: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 860}, **more)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.asked: list[str] = []
-        self.bugs: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.bugs.append(str(error)))
-        self.page.on("console", lambda said: self.bugs.append(said.text) if "Content Security" in said.text else None)
-        self.missed: list[str] = []
-        self.page.on("requestfailed", lambda request: self.missed.append(f"{request.url}: {request.failure}"))
-        self.page.on("response", lambda got: self.missed.append(f"{got.url}: {got.status}") if got.status >= 400 else None)
-        self.page.goto(link)
-        self.ready("now")
-        self.page.evaluate("window.same = true")
-
-    def ready(self, view: str) -> None:
-        try:
-            expect(self.page.locator("body")).to_have_attribute("data-ready", view)
-        except AssertionError as error:
-            error.add_note(f"it did not get {self.missed}, and said {self.bugs}")
-            raise
-
-    def view(self, name: str) -> None:
-        self.page.locator(f"#tab-{name}").click()
-        self.ready(name)
-
-    def row(self, words: str) -> Locator:
-        return self.page.locator(".row", has_text=words)
-
-    def why(self, view: str, words: str) -> Locator:
-        """Open the panel of a line."""
-        self.view(view)
-        self.row(words).click()
-        expect(self.page.locator("#panel h2")).to_be_visible()
-        return self.page.locator("#panel")
-
-    def close(self) -> None:
-        assert self.page.evaluate("window.same") is True, "the page was loaded again"
-        assert self.bugs == []
-        self.context.close()
 
 
 @pytest.fixture
@@ -668,9 +620,15 @@ def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit, part:
 
 
 def test_a_session_that_has_ended_is_told_with_the_way_back(visit: Visit, made: PageStage) -> None:
-    visit.context.clear_cookies()
-    made.job("news")
+    visit.page.evaluate("sessionStorage.session = sessionStorage.session.replace(/.$/, (last) => (last === '0' ? '1' : '0'))")
+    visit.page.reload()
+    expect(visit.page.locator("#away")).to_contain_text("does not know this page's session any more")
     expect(visit.page.locator("#away")).to_contain_text("holdfast serve --link")
+    assert visit.page.evaluate("sessionStorage.session") is None
+    # Another link, pasted into the same window, lets it in again.
+    visit.page.goto(made.link())
+    visit.ready("now")
+    visit.page.evaluate("window.same = true")
 
 
 # --- what is shown, and to whom ---
@@ -689,6 +647,40 @@ def test_data_is_text_and_secrets_are_not_there(visit: Visit, made: PageStage) -
     assert job.auth_token and job.auth_token not in visit.page.content()
     foreign = [url for url in visit.asked if not url.startswith(f"http://127.0.0.1:{made.port}/")]
     assert foreign == []
+
+
+def test_characters_that_nobody_sees_are_written_out(visit: Visit, made: PageStage) -> None:
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
+    made.job(f"sort\u200b it{hidden} \u202e⚠\ufe0f")
+    panel = visit.why("jobs", "sort\\u200b it")
+    expect(panel.locator("pre").first).to_have_text(shown(f"sort\u200b it{hidden} \u202e⚠\ufe0f"))
+    expect(panel.locator("pre").first).to_contain_text("sort\\u200b it\\U000e0072")
+    assert not set(visit.page.content()) & {"\u200b", "\u202e", *hidden}
+
+
+def test_the_page_and_the_command_line_write_the_same_out(visit: Visit) -> None:
+    """Each character by itself, and within emoji and what pretends to be one."""
+    texts = [
+        "⚠\ufe0f",
+        "a\ufe0f",
+        "1\ufe0f\u20e3",
+        "1\ufe0f",
+        "👩\u200d🚀",
+        "a\u200db",
+        "🚀\u200d",
+        "⚠\ufe0f\ufe0f",
+        "\x1b[31m\n\t",
+    ]
+    texts += ["🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", "🏴\U000e0041\U000e007f"]
+    texts += [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and shown(chr(code)) != chr(code)][:3000]
+    asked = "async (texts) => { const { shown } = await import('/assets/text.js'); return texts.map(shown); }"
+    assert visit.page.evaluate(asked, texts) == [shown(text) for text in texts]
+    kept = """async () => {
+      const { shown } = await import('/assets/text.js');
+      const all = Array.from({ length: 0x110000 }, (_, code) => String.fromCodePoint(code));
+      return all.filter((one) => shown(one) !== one).length;
+    }"""
+    assert visit.page.evaluate(kept) == sum(shown(chr(code)) != chr(code) for code in range(0x110000))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

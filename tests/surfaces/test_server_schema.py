@@ -29,6 +29,7 @@ BEYOND_A_SCHEMA = {
     "agents.publish": "texts are printable and not blank, paths absolute",
     "agents.refresh": "a lease has an end that a calendar knows",
     "gateways.prompt": "which characters a terminal obeys",
+    "holds.take": "which characters nobody sees",
     "jobs.publish": "how large an event is in bytes",
     "jobs.register": "topics have no wildcards",
     "locks.acquire": "how long names are together in bytes",
@@ -39,10 +40,12 @@ BEYOND_A_SCHEMA = {
     "network.add_hosts": "what an address is",
     "network.drop_neighbor": "what an address is",
     "network.lock_routers": "how long names are together in bytes",
+    "network.take_leases": "which characters nobody sees",
     "network.take_neighbor": "what an address is",
     "network.unlock_routers": "how long names are together in bytes",
     "network.wait_for_routers": "how long names are together in bytes",
     "workflows.preempt": "whether it was registered as preemptible",
+    "workflows.register": "which characters nobody sees",
 }
 """Operations that refuse what no schema can say is wrong, and what that is."""
 
@@ -50,7 +53,13 @@ BEYOND_A_SCHEMA = {
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path, part: int) -> None:
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, served(hf) as world:
-        described = schemathesis.openapi.from_url(f"{world.url}/schema/openapi.json", headers=AUTHORISED)
+        document = world.http.get("/schema/openapi.json").json()
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                # Every request of this test shows the token: it is nothing to be left out or made wrong.
+                operation.pop("security", None)
+        described = schemathesis.openapi.from_dict(document)
+        described.config.update(base_url=world.url)
         operations = [found.ok() for found in described.get_all_operations()]
         asked = {(operation.method.upper(), operation.path) for operation in operations}
         others = {("GET", "/health"), ("GET", "/ready"), ("GET", "/metrics"), ("GET", "/v1/events"), ("POST", "/v1/links")}

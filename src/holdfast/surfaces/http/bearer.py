@@ -7,7 +7,7 @@ import re
 import secrets
 from pathlib import Path
 
-from holdfast.access import make_folder
+from holdfast.access import in_private_folder, make_private_folder, open_file_in
 from holdfast.adapters.durable_write import make_whole
 from holdfast.kernel.errors import StoreUnavailable
 
@@ -19,9 +19,10 @@ def bearer_token(path: Path) -> str:
     """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot be made or trusted."""
     try:
         with contextlib.suppress(FileExistsError):
-            make_folder(path.parent)
+            make_private_folder(path.parent)
             # Others may make it at once, and the first one wins.
-            make_whole(path, secrets.token_urlsafe(_BYTES).encode() + b"\n")
+            token = secrets.token_urlsafe(_BYTES).encode() + b"\n"
+            in_private_folder(path, lambda folder, name: make_whole(name, token, folder_fd=folder))
         return read_token(path)
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from None
@@ -29,7 +30,7 @@ def bearer_token(path: Path) -> str:
 
 def read_token(path: Path) -> str:
     """The token in a file that is there. Raises StoreUnavailable when others can read it, or it is none, and OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = in_private_folder(path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False))
     with open(fd, encoding="ascii", errors="replace") as file:
         if os.fstat(fd).st_mode & 0o077:
             raise _unusable(path, "others may read it: chmod 600, or delete it for a new one")
@@ -37,6 +38,12 @@ def read_token(path: Path) -> str:
     if not _TOKEN.match(token):
         raise _unusable(path, "it holds no token: delete it for a new one")
     return token
+
+
+def shown_token(authorization: str) -> str:
+    """What the value of an Authorization header shows as bearer token; empty when it shows none."""
+    scheme, _, given = authorization.partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def same_token(given: str, token: str) -> bool:

@@ -111,7 +111,9 @@ def refusal(status: int, message: str) -> tuple[int, bytes]:
 
 def _words(request: Request[Any, Any, Any], error: HTTPException, extra: list[Any]) -> str:
     told = "; ".join(f"{one.get('key', '')}: {one.get('message', '')}".strip(": ") for one in extra if isinstance(one, dict))
-    if told or error.detail != HTTPStatus(error.status_code).phrase:
+    # A phrase that depends on the version of Python, or the words that the framework has for every such error.
+    bare = (HTTPStatus(error.status_code).phrase, getattr(type(error), "detail", None))
+    if told or error.detail not in bare:
         return told or error.detail
     return _NEXT.get(error.status_code, error.detail).format(method=request.method, path=request.scope["path"][:_PATH_CHARS])
 

@@ -19,10 +19,14 @@ class Reference(OpenAPIRenderPlugin):
 
     def __init__(self) -> None:
         super().__init__(path="/")
+        self._rendered: bytes | None = None
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the port's
         """The page."""
-        return "\n".join(_page(openapi_schema)).encode()
+        # Made once: it is for everybody, and takes long to make.
+        if self._rendered is None:
+            self._rendered = "\n".join(_page(openapi_schema)).encode()
+        return self._rendered
 
 
 def _page(document: dict[str, Any]) -> Iterator[str]:

@@ -18,7 +18,14 @@ from litestar.types import ASGIApp
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import HTTP_HEADER_BYTES_MAX, HTTP_STOP_S
-from holdfast.surfaces.http.connections import BoundedConnection
+from holdfast.surfaces.http.connections import BoundedConnection, Crowd
+
+_ACCEPTED_AT_ONCE = 64
+"""How many connections are accepted before the loop reads what came on them. Many fewer than may be open: in a flood, whoever
+shows a token with its first bytes is read before enough others have come to push it out."""
+
+_QUEUE = 512
+"""How many connections the kernel keeps until they are accepted."""
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -31,7 +38,7 @@ def bound(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         # Only now can nobody else have the port.
-        listening.listen(512)
+        listening.listen(_QUEUE)
     except OSError as error:
         listening.close()
         raise StoreUnavailable(
@@ -46,9 +53,13 @@ class HttpServer(uvicorn.Server):
     """uvicorn, told when it begins to stop."""
 
     def __init__(self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]) -> None:
+        class Connection(BoundedConnection):
+            crowd = Crowd()
+
         config = uvicorn.Config(
             app,
-            http=BoundedConnection,
+            http=Connection,
+            backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -65,6 +76,9 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin, and say so."""
         await super().startup(sockets)
+        for listening in sockets or ():
+            # The loop has set the queue to what it accepts at once.
+            listening.listen(_QUEUE)
         if self.started:
             self._on_begun()
 

@@ -53,7 +53,14 @@ def _serve(
     as_json: bool,
 ) -> None:
     token = bearer_token(folder.token)
-    side = ServerSide(hf, token=token, host=instance.host, port=instance.port, more_hosts=more_hosts)
+    side = ServerSide(
+        hf,
+        token=token,
+        host=instance.host,
+        port=instance.port,
+        more_hosts=more_hosts,
+        ended_file=folder.ended(instance.port),
+    )
     named = bool(more_hosts) or instance.host not in _EVERY_ADDRESS
     server = HttpServer(
         side.app, on_begun=lambda: _begun(side, folder, instance, named=named, as_json=as_json), on_stop=side.end_waits

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.kernel.errors import NotFound
+from holdfast.kernel.text import UNFIT
 
 _KINDS = {
     ".html": "text/html",
@@ -17,6 +18,10 @@ _KINDS = {
 
 _BEGIN = b'<script type="module" src="/assets/begin.js"></script>'
 """In the page's text, in whose place the script itself is sent: what loads the rest must not be lost on the way."""
+
+
+_UNFIT = b"/(?!)/gu"
+"""In text.js, in whose place the pattern of the characters that are written out is sent."""
 
 
 class Asset(NamedTuple):
@@ -33,6 +38,7 @@ def load_assets() -> dict[str, Asset]:
     contents = {name: path.read_bytes() for name, path in files.items()}
     begin = b'<script type="module">%b</script>' % contents["begin.js"]
     contents["page.html"] = contents["page.html"].replace(_BEGIN, begin)
+    contents["text.js"] = contents["text.js"].replace(_UNFIT, _in_javascript(UNFIT).encode())
     return {name: _asset(files[name].suffix, content) for name, content in contents.items()}
 
 
@@ -50,6 +56,13 @@ def headers_of(assets: dict[str, Asset]) -> dict[str, str]:
         "Cross-Origin-Resource-Policy": "same-origin",
         "Cache-Control": "no-cache",
     }
+
+
+def _in_javascript(pattern: str) -> str:
+    """The same regular expression in JavaScript, in ASCII alone."""
+    named = pattern.replace("(?P<", "(?<")
+    escaped = "".join(c if " " <= c <= "~" else f"\\u{{{ord(c):x}}}" for c in named)
+    return f"/{escaped}/gu"
 
 
 def asset_named(assets: dict[str, Asset], name: str) -> Asset:

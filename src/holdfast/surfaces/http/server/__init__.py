@@ -9,7 +9,7 @@ agents.py, gateways.py, holds.py, jobs.py, locks.py, log.py, network.py, store.p
                 the operations, by area
 catalogue.py    all of them
 standing.py     /health, /ready and the events
-entering.py     the one-time link and the session that it begins
+sessions.py     the one-time link and the session that it begins
 told.py         no grant is given back that somebody was told of
 segments.py     slashes inside of a name
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
@@ -15,7 +16,6 @@ from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
-from holdfast.surfaces.http.doorman import Sessions as Browsers
 from holdfast.surfaces.http.metrics import metrics_routes
 from holdfast.surfaces.http.openapi import say_one_of, say_strict
 from holdfast.surfaces.http.page import page_routes
@@ -24,45 +24,56 @@ from holdfast.surfaces.http.queries import refuse_unknown_query
 from holdfast.surfaces.http.reference import Reference
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from holdfast.surfaces.http.server.desk import Desk
-from holdfast.surfaces.http.server.entering import NO_SESSION, Sessions, cookie_name, entrance
 from holdfast.surfaces.http.server.holds import TakeHold
 from holdfast.surfaces.http.server.locks import Acquire
 from holdfast.surfaces.http.server.network import LockRouters
 from holdfast.surfaces.http.server.routing import route_of
 from holdfast.surfaces.http.server.segments import Segments
+from holdfast.surfaces.http.server.sessions import BEGIN_PATH, PROOF_PATH, Sessions, link_to, session_routes
 from holdfast.surfaces.http.server.standing import standing_routes
 
 _ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
 """What is asked for by those who hold without a process of their own."""
 
-_PUBLIC = frozenset({"/health", "/enter/"})
+_PUBLIC = frozenset({"/health", "/", "/schema", BEGIN_PATH, PROOF_PATH})
+_PUBLIC_BELOW = ("/assets/", "/schema/")
+"""What is the same for everybody: no file of the page and no line of the reference says anything of the store. A browser shows
+no token when it loads a page."""
 
 
 class ServerSide:
     """The application, and what ends its waits when the server stops. `more_hosts` are further values of Host that are
-    served."""
+    served; `ended_file` keeps the sessions that were logged out."""
 
-    def __init__(self, hf: Holdfast, *, token: str, host: str, port: int, more_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        hf: Holdfast,
+        *,
+        token: str,
+        host: str,
+        port: int,
+        more_hosts: Iterable[str] = (),
+        ended_file: Path | None = None,
+    ) -> None:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{port}"
-        self.sessions = Sessions(token)
-        self.cookie = cookie_name(port)
+        self.sessions = Sessions(token, port, ended_file=ended_file)
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
         self._desk = Desk(hf)
-        browsers = Browsers(self.cookie, self.sessions.lets_in, NO_SESSION)
         doorman = Doorman(
             self._litestar(self._routes(hf)),
             token=token,
             hosts=served_hosts(host, port, more_hosts),
             public=_PUBLIC,
-            sessions=browsers,
+            public_below=_PUBLIC_BELOW,
+            in_session=self.sessions.lets_in,
         )
         # Around the doorman, who must see the path that is routed.
         self.app: ASGIApp = Segments(doorman)
 
     def new_link(self) -> str:
         """A link for a browser, that can be used once."""
-        return f"{self.url}/enter/{self.sessions.new_code()}"
+        return link_to(self.url, self.sessions.new_code())
 
     def end_waits(self) -> None:
         """Let everybody go who only waits. Called on the server's loop."""
@@ -73,7 +84,7 @@ class ServerSide:
         """All that is served: each part brings its own."""
         return [
             *standing_routes(hf, self._changes),
-            *entrance(self.sessions, self.url, self.cookie),
+            *session_routes(self.sessions, self.url),
             *(route_of(operation, self._desk) for operation in CATALOGUE),
             *page_routes(hf),
             *metrics_routes(hf),
@@ -91,12 +102,7 @@ class ServerSide:
                 title="Holdfast",
                 version=__version__,
                 description="Keeps agents, jobs and shared resources from stepping on each other.",
-                components=Components(
-                    security_schemes={
-                        "bearer": SecurityScheme(type="http", scheme="bearer"),
-                        "session": SecurityScheme(type="apiKey", name=self.cookie, security_scheme_in="cookie"),
-                    }
-                ),
+                components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
                 use_handler_docstrings=True,
                 render_plugins=[Reference()],
             ),

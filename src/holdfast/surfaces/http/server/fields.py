@@ -48,9 +48,12 @@ _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _JOB = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 _AGENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
-Label = Annotated[str, _text("Free text without control characters, such as /dev/ttyUSB0.", _LABEL, LABEL_CHARS_MAX)]
-Resource = Annotated[str, _text("The resource's name: free text without control characters.", _LABEL, LABEL_CHARS_MAX)]
-By = Annotated[str, _text("The job that holds it, or asks for it.", _LABEL, LABEL_CHARS_MAX)]
+_FREE = "free text without control characters; a new one has no invisible characters either"
+"""Which those are is more than a pattern can say: see `kernel.text`."""
+
+Label = Annotated[str, _text(f"Such as /dev/ttyUSB0: {_FREE}.", _LABEL, LABEL_CHARS_MAX)]
+Resource = Annotated[str, _text(f"The resource's name: {_FREE}.", _LABEL, LABEL_CHARS_MAX)]
+By = Annotated[str, _text(f"The job that holds it, or asks for it: {_FREE}.", _LABEL, LABEL_CHARS_MAX)]
 Id = Annotated[str, _text("An id.", _ID, ID_CHARS_MAX)]
 JobId = Annotated[str, _text("The job's id.", _JOB, ID_CHARS_MAX)]
 AgentName = Annotated[str, _text("The agent's name or id.", _AGENT, ID_CHARS_MAX)]

@@ -25,8 +25,8 @@ DAMAGED = "Holdfast-Damaged"
 _EVERY = (401, 403, 413, 422, 429, 500, 503, 504)
 """Every operation may be refused like this, whatever it is."""
 
-SECURED: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
-"""What a request must show: one of them."""
+SECURED: list[dict[str, list[str]]] = [{"bearer": []}]
+"""What a request must show."""
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
@@ -118,8 +118,8 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: type[PathParameter] | typ
 
 
 def _annotated(kind: Any, said: Any) -> Any:
-    """A type that is known when the program runs, with what is said of it."""
-    return Annotated.__class_getitem__((kind, said))  # type: ignore[attr-defined]
+    """Annotate a type that is known at run time only: written in place, mypy takes the variable for a type."""
+    return Annotated[kind, said]
 
 
 def _taken_apart(kind: Any) -> tuple[Any, msgspec.Meta | None]:

@@ -1,6 +1,7 @@
 // What an operator does. Each asks once, names what will happen, and shows the server's answer in its own words.
 
 import { dialog, el, say } from "./dom.js";
+import { shown } from "./text.js";
 
 const segment = encodeURIComponent;
 
@@ -58,7 +59,7 @@ export function ask(deed, live, done) {
       say(`${deed.label}: ${deed.subject}, done`);
       done();
     } catch (error) {
-      problem.textContent = error.message;
+      problem.textContent = shown(error.message);
       problem.hidden = false;
       go.disabled = false;
     }

@@ -1,6 +1,11 @@
 // Elements and times. What comes from the server becomes text, never markup.
 
+import { shown } from "./text.js";
+
 const SVG = "http://www.w3.org/2000/svg";
+
+// Attributes that somebody reads.
+const READ = new Set(["title", "aria-label"]);
 
 // el("p", {class: "soft", on: {click: f}}, "text", child): an element; null children are left out.
 export function el(tag, attributes = {}, ...children) {
@@ -19,10 +24,11 @@ function filled(node, attributes, children) {
     if (name === "on") {
       for (const [kind, listener] of Object.entries(value)) node.addEventListener(kind, listener);
     } else {
-      node.setAttribute(name, value === true && !stated ? "" : String(value));
+      node.setAttribute(name, value === true && !stated ? "" : READ.has(name) ? shown(String(value)) : String(value));
     }
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  const there = children.flat().filter((child) => child !== null && child !== undefined && child !== "");
+  node.append(...there.map((child) => (typeof child === "string" ? shown(child) : child)));
   return node;
 }
 
@@ -94,7 +100,7 @@ export function dialog(...inside) {
 export const asking = () => document.querySelector("dialog[open]") !== null;
 
 export function say(words) {
-  byId("said").textContent = words;
+  byId("said").textContent = shown(words);
 }
 
 export function many(number, one, more = `${one}s`) {

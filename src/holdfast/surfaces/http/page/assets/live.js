@@ -3,6 +3,8 @@
 // The stream is read by hand and not by EventSource, which hands over only events whose names it was given, and tells neither
 // why a connection failed nor that one hangs.
 
+import { Session } from "./session.js";
+
 const SILENT_MS = 40000; // the server gives a sign every 15 s
 const SOONEST_MS = 400;
 const LATEST_MS = 5000;
@@ -17,15 +19,15 @@ export class Refused extends Error {
 
 export class Away extends Error {}
 
-async function answered(method, path, body, timeoutMs) {
+async function answered(method, path, body, timeoutMs, secretly) {
   let answer;
   let text;
   try {
     answer = await fetch(path, {
       method,
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      headers: body === undefined ? secretly : { ...secretly, "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin",
+      credentials: "omit",
       cache: "no-store",
       redirect: "error",
       signal: AbortSignal.timeout(timeoutMs),
@@ -55,40 +57,75 @@ export class Live {
     this.lastId = null;
     this.pause = SOONEST_MS;
     this.wake = null;
+    this.session = new Session(() => this.again());
   }
 
   // Ask for something. Throws Refused with the server's words, or Away.
   async get(path, timeoutMs = 10000) {
-    return this.heard(answered("GET", path, undefined, timeoutMs));
+    return this.heard("GET", path, undefined, timeoutMs);
   }
 
   async change(method, path, body) {
-    return this.heard(answered(method, path, body, 30000));
+    return this.heard(method, path, body, 30000);
   }
 
-  async heard(asked) {
+  async heard(method, path, body, timeoutMs) {
+    const { secret } = this.session;
     try {
-      const told = await asked;
+      await this.sure();
+      const told = await answered(method, path, body, timeoutMs, this.session.headers);
       this.since = Date.now();
       return told;
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) this.become("locked");
+      if (error instanceof Refused && error.status === 401) this.lock(secret);
+      if (error instanceof Away) this.session.proved = false;
       throw error;
     }
   }
 
+  // Go on only if it is this page's server that answers. Throws Refused when it does not know the session, or Away.
+  async sure() {
+    let known;
+    try {
+      known = await this.session.check();
+    } catch {
+      throw new Away("the server does not answer");
+    }
+    if (!known) throw new Refused(401, { code: "unauthorized", message: "the server does not know this page's session" });
+  }
+
   async run() {
+    await this.session.begin();
     for (;;) {
+      const { secret } = this.session;
       try {
-        await this.follow();
+        if (secret === null) this.lock(null);
+        else await this.follow();
       } catch (error) {
         this.problem = error instanceof Refused ? error.message : null;
-        if (error instanceof Refused && error.status === 401) this.become("locked");
+        this.session.proved = false;
+        if (error instanceof Refused && error.status === 401) this.lock(secret);
         else if (error instanceof Refused && this.lastId !== null) this.lastId = null; // of another journal: from now on, then
         else this.become("away");
       }
       await this.rest();
     }
+  }
+
+  // End this page's session, here and in the other tabs. The server is told first; whether it answers or not, the page forgets.
+  async leave() {
+    try {
+      await this.change("POST", "/v1/sessions/end");
+    } catch {
+      // Nobody else has the secret, and it ends by itself.
+    }
+    this.session.leave();
+  }
+
+  // Nobody is let in with this secret, or there is none.
+  lock(secret) {
+    this.session.refuse(secret);
+    if (this.session.secret === null) this.become("locked");
   }
 
   // Somebody has found out that the server is away: the stream, which may hang, begins anew.
@@ -117,8 +154,9 @@ export class Live {
     this.stop = stop;
     let watch = setTimeout(() => stop.abort(), SILENT_MS);
     try {
-      const headers = this.lastId === null ? {} : { "Last-Event-ID": this.lastId };
-      const answer = await fetch("/v1/events", { headers, credentials: "same-origin", cache: "no-store", signal: stop.signal });
+      await this.sure();
+      const headers = this.lastId === null ? this.session.headers : { ...this.session.headers, "Last-Event-ID": this.lastId };
+      const answer = await fetch("/v1/events", { headers, credentials: "omit", cache: "no-store", redirect: "error", signal: stop.signal });
       if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";

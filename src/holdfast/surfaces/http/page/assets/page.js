@@ -6,6 +6,7 @@ import { help, listen } from "./keys.js";
 import { Away, Live, Refused } from "./live.js";
 import { Now, totalOf } from "./now.js";
 import { Panel } from "./panel.js";
+import { shown } from "./text.js";
 import { remember } from "./timeline.js";
 import { agentList, entryWhy, gatewayList, jobList, journalList, lockList, workflowList } from "./views.js";
 
@@ -184,7 +185,7 @@ function atOnce() {
 }
 
 async function pump() {
-  if (!dirty || running || timer !== null || live.state === "locked") return;
+  if (!dirty || running || timer !== null || live.session.secret === null) return;
   const left = earliest - Date.now();
   if (left > 0) {
     timer = setTimeout(() => {
@@ -210,18 +211,18 @@ async function pump() {
 }
 
 async function look() {
-  const shown = view;
+  const asked = view;
   // Those with questions of their own need not wait for the overview's answer.
-  const listing = VIEWS[shown].asks ? VIEWS[shown].list.refresh() : null;
+  const listing = VIEWS[asked].asks ? VIEWS[asked].list.refresh() : null;
   [told] = await Promise.all([live.get("/v1/overview"), listing]);
   setClock(told.now);
   learn(told.names, told.journal);
   headShown();
-  if (shown !== view) dirty = true;
+  if (asked !== view) dirty = true;
   else if (view === "now") now.draw(told);
   else if (listing === null) await VIEWS[view].list.refresh();
   await panel.refresh();
-  if (shown === view) document.body.dataset.ready = view;
+  if (asked === view) document.body.dataset.ready = view;
   if (view === "now") await holds();
 }
 
@@ -283,12 +284,13 @@ function stateShown() {
   byId("link-words").textContent = { joining: "connecting", live: "live", away: "not answering", locked: "no session" }[state];
   byId("away").hidden = state !== "away" && state !== "locked";
   byId("again").hidden = state === "locked";
-  const words = awayWords(state);
+  byId("leave").hidden = live.session.secret === null;
+  const words = shown(awayWords(state));
   if (byId("away-words").textContent !== words) byId("away-words").textContent = words;
 }
 
 function awayWords(state) {
-  if (state === "locked") return "This page has no session any more. Get a new link with `holdfast serve --link`, and open it.";
+  if (state === "locked") return lockedWords(live.session);
   if (state !== "away") return "";
   const refusal = live.state === "live" ? trouble : live.problem;
   if (refusal) return `The server answers, but: ${refusal}. Trying again by itself.`;
@@ -296,14 +298,20 @@ function awayWords(state) {
   return `The server is not answering${since}. Trying again by itself${told ? "; below is what it said last" : ""}.`;
 }
 
+function lockedWords(session) {
+  if (session.problem) return `This page is not let in: ${session.problem}.`;
+  const why = session.refused ? "The server does not know this page's session any more." : "This page is not let in.";
+  return `${why} Run \`holdfast serve --link\` on the machine that serves, and open the link that it prints. It can be used once.`;
+}
+
 function tab(name, number, words = "") {
   const node = byId(`tab-${name}`);
   node.querySelector("i").replaceChildren(number);
-  node.querySelector("span").textContent = words;
+  node.querySelector("span").textContent = shown(words);
 }
 
 function headShown() {
-  byId("where").textContent = `${told.store} · ${told.namespace}`;
+  byId("where").textContent = shown(`${told.store} · ${told.namespace}`);
   const { states, total } = told.agents;
   const gone = states.dead + states.over;
   const blocked = told.gateways.filter((one) => one.tone === "bad").length;
@@ -367,6 +375,7 @@ function holderWhy(name) {
 
 tabs();
 byId("help").addEventListener("click", help);
+byId("leave").addEventListener("click", () => live.leave());
 listen(NAMES);
 byId("again").addEventListener("click", () => {
   live.again();
