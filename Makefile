@@ -1,5 +1,10 @@
 PYTHON ?= python3
+# Another Python, as in `make test PYTHON=python3.13`, gets a venv of its own beside the usual one: .venv-3.13.
+ifeq ($(PYTHON),python3)
 VENV := .venv
+else
+VENV := .venv-$(or $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(error $(PYTHON) does not run))
+endif
 BIN := $(VENV)/bin
 BENCH := .bench-venv
 # More than there are cores: most tests wait for processes.
@@ -7,12 +12,17 @@ JOBS ?= 3
 # Of a soak, on each store.
 MINUTES ?= 10
 SEED ?=
+# What depends on the version of Python, beside the quick part of the suite: SQLite and the drivers, every surface but the page in
+# a browser, forks.
+VERSION_TESTS := tests/stores tests/surfaces tests/hazards/test_threads_and_forks.py --ignore=tests/surfaces/test_page_browser.py
+# The slow ones of those that CI runs on the newest Python.
+VERSION_SAMPLE := tests/surfaces/test_page_http.py tests/surfaces/test_server_process.py tests/hazards/test_threads_and_forks.py tests/unit/test_flock.py tests/unit/test_jobs_reaping.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Make .venv with everything that development needs
 
@@ -25,11 +35,28 @@ run: setup ## See it work: a tour of half a minute on a store in a temporary fol
 	$(BIN)/holdfast tour
 
 test: setup ## Run the whole suite (under 15 minutes on 2 cores)
-	tools/test-needs
+	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-quick: setup ## Run the quick part of the suite (under a minute)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
+
+test-version: setup ## Run what depends on the version of Python: PYTHON=python3.13 names one
+	tools/test-needs $(BIN)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_TESTS)
+
+test-newest: setup ## Run the quick part, the server and the forks on the newest Python here, if that is newer than the one of .venv
+	@newest=$$($(BIN)/python tools/newest_python.py) && { [ -z "$$newest" ] || $(MAKE) test-sample PYTHON="$$newest"; }
+
+test-sample: setup
+	tools/test-needs $(BIN)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_SAMPLE)
+
+prove: setup ## Run what takes long or is statistical: exceptions raised at every line of every operation
+	tools/test-needs $(BIN)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m prove
 
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -57,6 +84,6 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python -m tools.page_pictures
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-3.* $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick check format bench soak mutate docs clean
+.PHONY: help setup run test test-quick test-version test-newest test-sample prove check format bench soak mutate docs clean
