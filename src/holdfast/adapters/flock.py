@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.access import PRIVATE, Access, open_file, unusable
+from holdfast.kernel import threads
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 
@@ -171,7 +172,7 @@ class FlockGuard:
             taken.set()
 
         self._blocked = True
-        threading.Thread(target=block, name="holdfast-flock", daemon=True).start()
+        threads.start(threading.Thread(target=block, name="holdfast-flock", daemon=True))
         if not taken.wait(self._timeout_s):
             raise LockTimeout(
                 f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing was changed: end or continue it",

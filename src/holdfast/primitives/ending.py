@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from holdfast.kernel import threads
+
 _NO_MEMORY_S = 0.05
 
 
@@ -42,7 +44,12 @@ class Endings:
             self._next_s = one.ends_s
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="holdfast-endings", daemon=True)
-                self._thread.start()
+                try:
+                    threads.start(self._thread)
+                except BaseException:
+                    # Nobody would tell of any end from here on. A thread that began all the same does no harm.
+                    self._thread, self._next_s = None, math.inf
+                    raise
         self._bell.set()
 
     def close(self) -> None:

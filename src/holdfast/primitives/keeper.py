@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
 from holdfast.primitives.ending import Endings
@@ -149,7 +150,7 @@ class Keeper(Generic[K]):
                     self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
                 try:
-                    self._thread.start()
+                    threads.start(self._thread)
                 except BaseException:
                     # Nobody would keep anything from here on. One that began all the same does no harm.
                     self._thread = None

@@ -11,6 +11,7 @@ from holdfast.domains.workflows import refusing
 from holdfast.domains.workflows.record import Preempt, Workflow
 from holdfast.domains.workflows.room import Room
 from holdfast.domains.workflows.spaces import WORKFLOWS, topic_of
+from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
 
@@ -56,7 +57,7 @@ class Work:
         self._renewed_at = self.workflow.last_renewed_at
         self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
         self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

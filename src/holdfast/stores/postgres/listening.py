@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres import latches
@@ -98,7 +99,7 @@ class Listening:
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._in_force.set()
         self._thread = threading.Thread(target=self._run, args=(raw,), name="holdfast-listen", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def _connect(self) -> Connection:
         raw = self._connections.connect()

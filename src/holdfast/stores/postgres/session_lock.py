@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from holdfast.kernel import threads
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.latches import session_key
@@ -132,7 +133,7 @@ class SessionContender:
         """Call back once, from another thread, when the session that has the lock is found to have ended. Until `close`."""
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watching = threading.Thread(target=self._watch, args=(self._stop_fd, lost), name="holdfast-session", daemon=True)
-        self._watching.start()
+        threads.start(self._watching)
 
     def _watch(self, stop_fd: int, lost: Callable[[], None]) -> None:
         # The server says nothing unasked, but that it ends; and so does the kernel when the server cannot be reached any more.

@@ -14,6 +14,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
+from holdfast.kernel import threads
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.stores.owned_lock import OwnedLock
 
@@ -119,7 +120,7 @@ class GateThread:
         """What it waits in the kernel's queue for, until its turn comes."""
         self._over = False
         self.busy = False
-        threading.Thread(target=self._serve, name="holdfast-gate", daemon=True).start()
+        threads.start(threading.Thread(target=self._serve, name="holdfast-gate", daemon=True))
 
     def run(self, work: Callable[[], T], timeout_s: float, late: Callable[[], LockTimeout]) -> T:
         """Have the work done when the turn comes."""
