@@ -320,6 +320,7 @@ class Database:
             # This process was forked off inside the block: the connection is its parent's.
             return
         if connection.generation == self._generation and not connection.raw.in_transaction:
+            connection.handle.owner = handles.NOBODY
             self._idle.append(connection)
         else:
             self._close(connection)

@@ -26,15 +26,21 @@ FORK_WAIT_S = 2.0
 
 _LOOK_AGAIN_S = 0.001
 
+NOBODY = 0
+"""No thread has this id."""
+
 
 class Handle:
     """A connection, from before it is opened until after it is closed."""
 
-    __slots__ = ("cursor", "owner", "raw")
+    __slots__ = ("admitted", "cursor", "owner", "raw")
 
     def __init__(self) -> None:
-        # The thread that uses it, or was the last to.
+        # The thread that uses it. NOBODY while it is idle: a fork gives up at once on the handles of its own thread, and must
+        # not take one for its own that another thread has just picked up.
         self.owner = get_ident()
+        # False until its thread may call SQLite. A fork in that moment does the child no harm.
+        self.admitted = False
         self.raw: sqlite3.Connection | None = None
         # Freeing a cursor resets its statement, so it is kept as long as its connection.
         self.cursor: sqlite3.Cursor | None = None
@@ -49,6 +55,7 @@ class Handle:
             _open.add(self)
             # A thread that has one open already is waited for itself.
             if not _forking or _count_of(self.owner) > 1:
+                self.admitted = True
                 return
             _open.discard(self)
             if not _forked.wait(max(deadline - time.monotonic(), 0)):
@@ -109,6 +116,7 @@ def opened(path: Path, *, mode: str | None = None, **options: Any) -> Iterator[s
     `check` does."""
     check()
     handle = Handle()
+    handle.admitted = True
     try:
         _open.add(handle)
         name = str(path) if mode is None else f"{path.absolute().as_uri()}?mode={mode}"
@@ -161,8 +169,9 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     # First of all, and without needing memory or anything else that can fail.
     global _unsound, _forking, _open, _fork, _forked, _process
-    if _open:
-        _unsound = True
+    for handle in _open:
+        if handle.admitted:
+            _unsound = True
     _forking = False
     _process = os.getpid()
     inherited = _open
