@@ -1,5 +1,6 @@
 """The session of the page, in a real browser: who gets to see its secret, how long it lasts, and how it ends."""
 
+import contextlib
 import json
 import re
 import socket
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from tests.patience import PATIENCE_S, until
 from tests.surfaces import browser as browsers
@@ -50,19 +51,21 @@ class Neighbour:
             threading.Thread(target=self._answer, args=(client,), daemon=True).start()
 
     def _answer(self, client: socket.socket) -> None:
-        with client:
+        # The page breaks requests off.
+        with client, contextlib.suppress(OSError):
             head = b""
             while b"\r\n\r\n" not in head:
                 piece = client.recv(65536)
                 if not piece:
                     return
                 head += piece
+            # Before the answer, which the page may show at once.
+            self.heads.append(head)
             body = self._says
             client.sendall(
                 b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
             )
             client.sendall(body)
-            self.heads.append(head)
 
     def got(self, path: str, at: str) -> bool:
         return any(head.startswith(f"GET {path} ".encode()) and f"Host: {at}:".encode() in head for head in self.heads)
@@ -186,8 +189,12 @@ def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(browser
     tab = visit.context.new_page()
     tab.goto(f"{url}/#/jobs")
     expect(tab.locator(".row", has_text="a secret plan")).to_be_visible()
+    for page in (visit.page, tab):
+        page.evaluate("window.before = true")
     visit.page.get_by_role("button", name="Log out").click()
     for page in (visit.page, tab):
+        # It is loaded anew, with nothing in it.
+        page.wait_for_function("window.before === undefined")
         expect(page.locator("#away")).to_contain_text("holdfast serve --link")
         assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
         assert "a secret plan" not in page.content()
@@ -198,6 +205,29 @@ def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(browser
     (ended,) = made.folder.rglob(f"ended-{made.port}.json")
     assert ended.stat().st_mode & 0o777 == 0o600 and secret.partition(".")[0] in ended.read_text()
     assert secret.rpartition(".")[2] not in ended.read_text()
+    visit.context.close()
+
+
+def test_a_log_out_whose_answer_comes_late_clears_every_tab(browser: Browser, made: PageStage) -> None:
+    """Both tabs are refused before they hear of it. They showed what they had, and the other one was never told."""
+    visit = Visit(browser, made.serve())
+    made.job("a secret plan")
+    tab = visit.context.new_page()
+    tab.goto(f"http://127.0.0.1:{made.port}/#/jobs")
+    expect(tab.locator(".row", has_text="a secret plan")).to_be_visible()
+    answers: list[tuple[Route, APIResponse]] = []
+    visit.page.route("**/v1/sessions/end", lambda route: answers.append((route, route.fetch())))
+    for page in (visit.page, tab):
+        page.evaluate("window.before = true")
+    visit.page.get_by_role("button", name="Log out").click()
+    for page in (visit.page, tab):
+        expect(page.locator("#away")).to_contain_text("holdfast serve --link")
+    [(route, answer)] = answers
+    route.fulfill(response=answer)
+    for page in (visit.page, tab):
+        page.wait_for_function("window.before === undefined")
+        expect(page.locator("#away")).to_contain_text("holdfast serve --link")
+        assert "a secret plan" not in page.content()
     visit.context.close()
 
 

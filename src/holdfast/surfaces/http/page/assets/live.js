@@ -114,12 +114,14 @@ export class Live {
 
   // End this page's session, here and in the other tabs. The server is told first; whether it answers or not, the page forgets.
   async leave() {
+    // Another request may find the session ended before this one hears that it is, and then there is no secret any more.
+    const { secret } = this.session;
     try {
       await this.change("POST", "/v1/sessions/end");
     } catch {
       // Nobody else has the secret, and it ends by itself.
     }
-    this.session.leave();
+    this.session.leave(secret);
   }
 
   // Nobody is let in with this secret, or there is none.

@@ -85,8 +85,8 @@ export class Session {
   }
 
   // This page and the other tabs of this session forget all they have.
-  leave() {
-    this.tabs.postMessage({ left: this.secret });
+  leave(secret) {
+    this.tabs.postMessage({ left: secret });
     this.forget();
     location.reload();
   }
@@ -105,7 +105,8 @@ export class Session {
 
   told({ asks, secret, left }) {
     if (asks && this.secret !== null) this.tabs.postMessage({ secret: this.secret });
-    if (left && left === this.secret) {
+    // A tab that the server has refused meanwhile still shows what it had.
+    if (left && (left === this.secret || left === this.refused)) {
       this.forget();
       location.reload();
     }
