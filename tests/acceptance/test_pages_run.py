@@ -318,6 +318,8 @@ def plain(text: str) -> list[str]:
         (r"\b(run|wait)-\d+-[0-9a-f]{6}\b", r"\1-1"),
         (r"less than 1 s|\b\d+ (d|h|min|s)\b( \d+ (h|min)\b)?", "a while"),
         (r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b", "a while"),
+        # Only an instant of another day is shown with its date, as one soon after midnight may be.
+        (r"\b\d{4}-\d\d-\d\d (?=\d\d:\d\d)", ""),
         (r"\d+(\.\d+)?", "1"),
         (r"[ \t]+", " "),
     ):

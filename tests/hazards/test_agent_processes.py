@@ -22,6 +22,7 @@ from holdfast.kernel.store import Entry
 from holdfast.testing import faults
 from tests.dying import KILLED, ended
 from tests.patience import PATIENCE_S, until
+from tests.stopped import stop_outside
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
 from tests.surfaces.locking import end, remark
@@ -178,15 +179,13 @@ def _killed_at_every_point(url: str, verb: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path, kind: str) -> None:
-    with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
+    url = f"{kind}:{tmp_path}/store"
+    with agent_bench(tmp_path, url) as bench:
         process, pid = bench.hold("gpu", "--lease", "2")
         first = bench.hf.agents.get(GPU)
-        # Just after a refresh, so that it does not stand still inside the gate.
         bench.told("agent.refreshed", GPU)
-        # In files that is told before the last of it is done; a change of ours comes behind it.
-        publish(bench.hf, "other")
-        for one in (process.pid, pid):
-            os.kill(one, signal.SIGSTOP)
+        stop_outside(process.pid, url)
+        os.kill(pid, signal.SIGSTOP)
         while bench.hf.agents.resolve("gpu").record is not None:
             continue
         # Its process lives, but its lease is over and another may come.

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.testing import faults
 from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
+from tests.stopped import stop_outside
 from tests.unit.test_holds import BRISK_S, names, replay
 
 SUBJECTS = ("s", "t", "u")
@@ -51,7 +53,8 @@ class Child:
         os.close(telling)
         os.close(ended)
         with open(done, "rb") as pipe:
-            assert pipe.read(1) == b".", "the child failed"
+            said = pipe.readline()
+            assert said == b".\n", f"the child failed: {(said + pipe.read()).decode()}"
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -62,8 +65,10 @@ class Child:
 def _work(work: Callable[[], object], telling: int, ended: int) -> NoReturn:
     try:
         work()
-        os.write(telling, b".")
+        os.write(telling, b".\n")
         os.read(ended, 1)
+    except BaseException:
+        os.write(telling, traceback.format_exc().encode())
     finally:
         os._exit(1)
 
@@ -109,8 +114,7 @@ def test_a_killed_holder_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, ur
 
 def test_a_stopped_holder_counts(hf: Holdfast, url: str) -> None:
     child = Child(lambda: take(url, "s", by="child"))
-    os.kill(child.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    stop_outside(child.pid, url)
     assert hf.holds.sweep() == 0
     assert names(hf.holds) == ["child"]
     child.kill()

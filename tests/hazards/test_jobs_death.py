@@ -18,6 +18,7 @@ from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.kernel.errors import Fenced, StoreUnavailable
 from holdfast.surfaces.cli.jobs.labour import Labour, Progress, Way
 from tests.patience import NEVER_S, PATIENCE_S
+from tests.stopped import stop_outside
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +154,7 @@ def test_a_stopped_worker_is_not_taken_for_dead(url: str) -> None:
     with holdfast.connect(url) as hf:
         job = hf.jobs.register_job("x", agent="a", agent_session=LABEL)
         worker = Worker(url)
-        os.kill(worker.process.pid, signal.SIGSTOP)
+        stop_outside(worker.process.pid, url)
         try:
             assert hf.jobs.reap() == []
             assert hf.jobs.pick_pending(LABEL) is None

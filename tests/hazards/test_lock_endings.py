@@ -21,6 +21,7 @@ from holdfast.primitives.locks.record import LOCK_WAITS
 from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
 from tests.patience import PATIENCE_S
 from tests.processes import Used, used_by, used_since
+from tests.stopped import wait_until_stopped
 from tests.unit.test_locks import Waiter
 
 
@@ -312,7 +313,7 @@ def test_a_time_limit_holds_though_the_store_does_not_answer(tmp_path: Path, req
         stuck, other = crowd.processes(2)
         stuck.stop_at("sqlite.commit.before")
         stuck.begin("use", "x", by="stuck")
-        stuck.stands_still()
+        wait_until_stopped(stuck.pid)
         began_s = time.monotonic()
         with pytest.raises(LockTimeout):
             other.acquire("a", by="other", timeout_s=1)

@@ -9,9 +9,7 @@ import ctypes
 import fcntl
 import os
 import random
-import re
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +18,6 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
 import pytest
 
 import holdfast
@@ -31,13 +28,13 @@ from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.waiting import Ahead
 from holdfast.testing import faults
+from tests import stopped
 from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
+from tests.stopped import stop_outside
 
-STOPS_MAX = 1000
-"""How often a process is stopped until that is outside of a transaction."""
 RENEWALS_MAX = 20
-"""Long enough for any machine; nothing here takes it unless it fails."""
+"""How many signs of life are waited for. Long enough for any machine; nothing here takes it unless it fails."""
 
 STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
@@ -299,46 +296,12 @@ class Process:
 
     def stop(self) -> None:
         """SIGSTOP, and wait until it stands still, at a moment at which it keeps nobody out of the store."""
-        self._stop_outside(lambda: os.kill(self.pid, signal.SIGSTOP), STOPS_MAX)
+        stop_outside(self.pid, self._url)
 
     def stop_after_renewal(self) -> None:
         """Let it stand still just after its next sign of life; elsewhere it might keep everybody out of the store."""
         # The thread that does its writing may not have left yet when the one that renews is stopped.
-        self._stop_outside(lambda: self.stop_at("sqlite.notify.after", "postgres.commit.after"), RENEWALS_MAX)
-
-    def _stop_outside(self, stop: Callable[[], object], tries: int) -> None:
-        """Stop it again and again, until that is outside of a transaction."""
-        for _ in range(tries):
-            stop()
-            self.stands_still()
-            if not self._keeps_others_out():
-                return
-            self.go_on()
-        raise AssertionError(
-            f"process {self.pid} was inside a transaction each of {tries} times that it was stopped: it hangs in one, or "
-            "another program keeps one open on the same database"
-        )
-
-    def _keeps_others_out(self) -> bool:
-        """Is one of its threads inside a transaction? On a database it may be another process's: then it is tried again."""
-        if not self._url.startswith("sqlite:"):
-            with psycopg.connect(self._url, autocommit=True) as database:
-                found = database.execute(
-                    "SELECT count(*) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
-                ).fetchone()
-            return found is None or found[0] > 0
-        held = re.compile(rf"FLOCK +\S+ +WRITE {self.pid} \S+:(\d+) ")
-        inodes = {int(found[1]) for found in held.finditer(Path("/proc/locks").read_text())}
-        gates = Path(self._url.partition(":")[2]).parent.glob("*-gate")
-        return any(gate.stat().st_ino in inodes for gate in gates)
-
-    def stands_still(self) -> None:
-        """Wait until it does."""
-        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert found is not None and found.si_code == os.CLD_STOPPED, (
-            f"process {self.pid} ended and cannot stand still: {found}"
-        )
+        stop_outside(self.pid, self._url, lambda: self.stop_at("sqlite.notify.after", "postgres.commit.after"), RENEWALS_MAX)
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -563,13 +526,13 @@ def test_a_stopped_waiter_is_granted_and_goes_on_where_it_was(crowd: Crowd) -> N
 
 def test_stopping_one_that_never_leaves_its_transaction_is_given_up(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     one = crowd.process()
-    monkeypatch.setattr(sys.modules[__name__], "STOPS_MAX", 3)
-    monkeypatch.setattr(type(one), "_keeps_others_out", lambda _: True)
+    monkeypatch.setattr(stopped, "STOPS_MAX", 3)
+    monkeypatch.setattr(stopped, "is_inside", lambda *_: True)
     with pytest.raises(AssertionError, match="each of 3 times"):
         one.stop()
     one.die()
-    with pytest.raises(AssertionError, match="ended and cannot stand still"):
-        one.stands_still()
+    with pytest.raises(AssertionError, match="ended and cannot stop"):
+        stopped.wait_until_stopped(one.pid)
 
 
 def test_a_killed_looker_and_a_killed_upgrader_leave_nothing(crowd: Crowd) -> None:

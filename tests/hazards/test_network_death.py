@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from tests.dying import KILLED, ended
 from tests.hazards.network_invariants import State, check, entries_of, stored
 from tests.hazards.test_hold_death import Child
 from tests.patience import PATIENCE_S
+from tests.stopped import stop_outside
 from tests.unit.network_world import host
 
 ROUTERS = [f"router-{number}" for number in range(5)]
@@ -180,8 +180,7 @@ def test_a_killed_runs_leases_and_routers_are_free(hf: Holdfast, url: str) -> No
 def test_a_stopped_runs_lease_counts(hf: Holdfast, url: str) -> None:
     hf.network.register_host(**host(1))
     child = Child(lambda: holdfast.connect(url).network.acquire_source_host_lease("slow", "h1", "quick", "router-1"))
-    os.kill(child.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    stop_outside(child.pid, url)
     assert hf.network.sweep() == (0, 0)
     assert hf.network.get_host_lease_count("h1") == 1
     child.kill()

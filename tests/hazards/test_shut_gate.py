@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from holdfast.access import PRIVATE
 from holdfast.app import Holdfast
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.primitives import deadline, steady_clock
+from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
 from holdfast.stores.sqlite.gate import Gate
 from tests.patience import PATIENCE_S, until
 from tests.stopped import StoppedInside
+from tests.stores.harnesses_postgres import be_patient
 
 LOCK_SPACES = ("locks", "lock_waits")
 LIMIT_S = 2.5
@@ -55,8 +57,9 @@ class Gates:
 
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "postgres":
+        be_patient(monkeypatch)
         found: str = request.getfixturevalue("postgres_url")
         return found
     return f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else f"files:{tmp_path}/store"
@@ -111,8 +114,15 @@ def test_a_waiter_whose_time_is_over_at_the_shut_gate_leaves_the_queue_when_it_o
     """Its row would be granted the lock, for nobody, and by a process that lives."""
     held = hf.locks.acquire("router-1", by="holder")
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(hf.locks.acquire, "router-1", by="late", timeout_s=LIMIT_S)
-        until(lambda: _waits(hf) == 1)
+
+        def in_line() -> Future[Grant]:
+            one = threads.submit(hf.locks.acquire, "router-1", by="late", timeout_s=LIMIT_S)
+            until(lambda: _waits(hf) == 1 or one.done())
+            return one
+
+        while (waiting := in_line()).done():
+            # On a busy machine its time may be over before anybody sees it in line.
+            continue
         with StoppedInside(url, *LOCK_SPACES) as writer:
             with pytest.raises(LockTimeout):
                 waiting.result()
@@ -154,11 +164,15 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(hf: Holdfast, url: str, monk
     with holdfast.connect(url) as other:
         gates = Gates(monkeypatch, other)
         steady = steady_clock.steady_clock(other.store)
-        with StoppedInside(url, "jobs"):
+
+        def compared() -> bool:
             steady.look()
+            return steady.proven(other.store.now()) is not None
+
+        with StoppedInside(url, "jobs"):
+            # It compares the clocks all the same. An answer that took long says nothing, and is asked for again.
+            until(compared)
         assert sum(gates.asked_s) <= 0.1, gates.asked_s
-        # It has compared the clocks all the same.
-        assert steady.proven(other.store.now()) is not None
 
 
 def test_a_swap_waits_as_long_as_it_was_told(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ class Bench(CommandLine):
     def __init__(self, folder: Path, hf: Holdfast, url: str) -> None:
         super().__init__(folder, HOLDFAST_STORE=url)
         self.hf = hf
+        self.url = url
         self._started: list[Process] = []
 
     def run(self, *words: str, **how: object) -> Process:

@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import re
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from holdfast.testing.clock import ManualClock
 from tests.disk import mounted
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
-from tests.stopped import StoppedInside
+from tests.stopped import StoppedInside, stop_outside
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
@@ -659,8 +658,7 @@ def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: 
         gateway.client.prompt("waits")
         until(lambda: json.loads((gateway.root / "state.json").read_text())["queue_depth"] == 2)
         assert gateway.process is not None
-        os.kill(gateway.process.pid, signal.SIGSTOP)
-        os.waitpid(gateway.process.pid, os.WUNTRACED)
+        stop_outside(gateway.process.pid, clinic.url)
         found = clinic.only("gateways")
         assert found.verdict is Verdict.FAIL and f"kill -CONT {gateway.process.pid}" in found.mend
         gateway.kill()
@@ -745,8 +743,7 @@ def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> No
     clinic.used()
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, clinic.url], stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    os.kill(holder.pid, signal.SIGSTOP)
-    os.waitpid(holder.pid, os.WUNTRACED)
+    stop_outside(holder.pid, clinic.url)
     assert clinic.look() == []
     with clinic.connect() as hf:
         asking = threading.Thread(target=lambda: hf.locks.acquire("router-9", by="waits", timeout_s=PATIENCE_S).release())

@@ -14,6 +14,7 @@ import pytest
 from holdfast.kernel.limits import LOCK_NAMES_MAX
 from tests.patience import PATIENCE_S
 from tests.processes import children
+from tests.stopped import stop_outside
 from tests.surfaces.locking import Bench, Process, end, line, nested, remark, trapping
 
 pytestmark = pytest.mark.slow
@@ -420,7 +421,7 @@ def test_a_lock_that_was_lost_just_before_the_end_is_still_told(locks: Bench) ->
     """Also when the end of the command comes before the news."""
     process, pid = locks.hold("a", "--by", "job-1")
     # It can neither be told nor tell until it goes on.
-    process.send_signal(signal.SIGSTOP)
+    stop_outside(process.pid, locks.url)
     assert locks("locks", "kick", "a", "--why", "it hangs").status == 0
     os.kill(pid, signal.SIGKILL)
     process.send_signal(signal.SIGCONT)
@@ -432,7 +433,7 @@ def test_a_lock_that_was_lost_just_before_the_end_is_still_told(locks: Bench) ->
 def test_a_command_that_ends_is_no_loss(locks: Bench) -> None:
     """Even when the next in line sees its end before it is released."""
     process, pid = locks.hold("a", "--by", "job-1")
-    process.send_signal(signal.SIGSTOP)
+    stop_outside(process.pid, locks.url)
     second = locks.run("a", "--by", "job-2", "-q", "--", "echo", "next")
     locks.waiting("a", "job-2")
     os.kill(pid, signal.SIGTERM)

