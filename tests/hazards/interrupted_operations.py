@@ -128,6 +128,11 @@ def _workflows(hf: Holdfast) -> list[Any]:
     return [[one.name for one in hf.workflows.list_workflows()], hf.workflows.swap_status().marker is not None]
 
 
+def _work(hf: Holdfast, _: object) -> None:
+    with hf.workflows.running("tune", "a", any_recipe=True):
+        pass
+
+
 def _swap(hf: Holdfast, _: object) -> None:
     with hf.workflows.swap("b", timeout_s=5, reload=True):
         pass
@@ -289,6 +294,7 @@ OPERATIONS: dict[str, Operation] = {
         ([[], False], [["tune"], False]),
         _no_workflow,
     ),
+    "workflows.running": Operation(_nothing, _work, _workflows, ([[], False], [["tune"], False]), _no_workflow),
     "workflows.swap": Operation(_nothing, _swap, _workflows, ([[], False], [[], True]), _no_workflow),
     "log.prune": Operation(registered, lambda hf, _: hf.log.prune(keep_entries=10), _statuses, (["pending"],), _finish_all),
     "reads": Operation(registered, _read_everything, _statuses, (["pending"],), _finish_all),

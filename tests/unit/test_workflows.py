@@ -15,6 +15,7 @@ from holdfast.domains.workflows import Preempt, Workflow
 from holdfast.domains.workflows.record import TRANSITIONS, moved
 from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS, topic_of
 from holdfast.domains.workflows.wire import ONLY
+from holdfast.kernel import threads
 from holdfast.kernel.errors import (
     Corrupt,
     EAgain,
@@ -70,6 +71,18 @@ def test_the_command_that_would_load_a_recipe_can_be_pasted(world: World) -> Non
         pass
     with pytest.raises(NotLoaded, match=r"`holdfast swap to 'qwen 7b; reboot' -- COMMAND`"):
         world.workflows.register("eval", "qwen 7b; reboot", loaded_only=True)
+
+
+def test_work_whose_block_never_begins_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C as its thread is started: it stayed registered for its whole time to live, and kept every swap away."""
+
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), world.workflows.running("train", "qwen"):
+        raise AssertionError("it began")
+    assert world.workflows.list_workflows() == []
 
 
 def test_work_that_begins_at_once_is_refused_on_another_recipe(world: World) -> None:

@@ -54,11 +54,18 @@ class Work:
     def __enter__(self) -> "Work":
         self._pid = os.getpid()
         self._registered = self._register()
-        self._renewed_at = self.workflow.last_renewed_at
-        self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
-        self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
-        threads.start(self._thread)
-        return self
+        try:
+            self._renewed_at = self.workflow.last_renewed_at
+            self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
+            self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
+            threads.start(self._thread)
+            return self
+        except BaseException:
+            # The block does not begin, so nobody else would end it. The thread may have begun all the same.
+            self._over.set()
+            with contextlib.suppress(HoldfastError):
+                self._workflows.release(self.workflow.name, self.workflow.token)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._pid != os.getpid():
