@@ -275,11 +275,15 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(locks: Bench) -> None:
     """The terminal sends it to both: passed on as well, it would be the second, which many programs take for an order to drop
     everything."""
     script = (
-        "import os, signal, sys\n"
+        "import os, select, signal, sys\n"
         "count = []\n"
+        "reads, writes = os.pipe()\n"
+        "os.set_blocking(writes, False)\n"
+        # A signal just before a read that blocks is handled after it only; this ends the wait.
+        "signal.set_wakeup_fd(writes)\n"
         "signal.signal(signal.SIGINT, lambda *_: (count.append(1), os.write(1, b'int %d\\n' % len(count))))\n"
         "os.write(1, b'up\\n')\n"
-        "sys.stdin.readline()\n"
+        "while 0 not in select.select([0, reads], [], [])[0]: os.read(reads, 1)\n"
         "sys.exit(40 + len(count))"
     )
     ours, theirs = pty.openpty()
