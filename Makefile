@@ -34,11 +34,11 @@ $(VENV)/.ready: pyproject.toml
 run: setup ## See it work: a tour of half a minute on a store in a temporary folder
 	$(BIN)/holdfast tour
 
-test: setup ## Run the whole suite (under 15 minutes on 2 cores)
+test: setup ## Run the whole suite (about 20 minutes on 2 cores)
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## Run the quick part of the suite (under a minute)
+test-quick: setup ## Run the quick part of the suite (about 5 minutes)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
 
 test-version: setup ## Run what depends on the version of Python: PYTHON=python3.13 names one

@@ -1,7 +1,7 @@
 """Processes that are stopped (SIGSTOP).
 
-Inside a transaction, a stopped process keeps every other writer out until it goes on or is killed. A test that stops a process
-at any moment meets that now and then: a background thread may just be writing. So each test says which of both it wants.
+A process that is stopped inside a transaction blocks every other writer until it continues or is killed. A background thread
+may be inside one at any moment, so a test says which case it wants: `StoppedInside` or `stop_outside`.
 """
 
 import os
@@ -60,8 +60,8 @@ class StoppedInside:
 
 
 def stop_outside(pid: int, url: str, stop: Callable[[], object] | None = None, tries: int | None = None) -> None:
-    """Stop a child of this process while it is outside of every transaction on the store. It is let go on and stopped again
-    until then. `stop` has it stopped at a moment of its own."""
+    """Stop a child of this process while it is outside every transaction on the store: continue it and stop it again until it
+    is. `stop` replaces the plain SIGSTOP."""
     tries = STOPS_MAX if tries is None else tries
     for _ in range(tries):
         if stop is None:

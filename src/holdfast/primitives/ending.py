@@ -47,7 +47,7 @@ class Endings:
                 try:
                     threads.start(self._thread)
                 except BaseException:
-                    # Nobody would tell of any end from here on. A thread that began all the same does no harm.
+                    # Let the next call start another thread. A second one beside it does no harm.
                     self._thread, self._next_s = None, math.inf
                     raise
         self._bell.set()

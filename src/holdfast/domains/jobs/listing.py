@@ -67,7 +67,7 @@ def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
 
 
 def pending_without_room(tx: ReadTx, damaged: Damage) -> list[Job]:
-    """The pending jobs that have no room for a claim, in the order of their turns; damaged ones are told."""
+    """Return the pending jobs whose record has no room for a claim, in queue order. Damaged records go into `damaged`."""
     found: list[Job] = []
     seen: set[str] = set()
     start: Parts | None = None

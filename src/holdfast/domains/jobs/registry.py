@@ -433,8 +433,8 @@ class Jobs:
         )
 
     def unpickable(self, *, damaged: Damage) -> list[Job]:
-        """The pending jobs that each pick passes over, as their records have no room for a claim: an earlier version registered
-        them. Damaged ones, which it passes over too, are told in `damaged`. Changes nothing."""
+        """Return the pending jobs that every pick skips because their record has no room for a claim. An earlier version
+        registered them. Damaged records, which a pick skips too, go into `damaged`. Changes nothing."""
         from holdfast.domains.jobs.listing import pending_without_room
 
         return self._store.read(lambda tx: pending_without_room(tx, damaged), scope=[JOBS])

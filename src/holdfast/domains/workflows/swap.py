@@ -377,7 +377,7 @@ class Swap:
 
     def _let_go(self) -> None:
         if self._contender is not None:
-            # In this order: whoever was interrupted here lets go once more.
+            # In this order: a caller that was interrupted here can close it again.
             self._contender.close()
             self._contender = None
             faults.reach("swap.released")

@@ -61,7 +61,7 @@ class Work:
             threads.start(self._thread)
             return self
         except BaseException:
-            # The block does not begin, so nobody else would end it. The thread may have begun all the same.
+            # `__exit__` is not called when `__enter__` raises. The thread may already run, and ends by `_over`.
             self._over.set()
             with contextlib.suppress(HoldfastError):
                 self._workflows.release(self.workflow.name, self.workflow.token)

@@ -36,10 +36,10 @@ class Handle:
     __slots__ = ("admitted", "cursor", "owner", "raw")
 
     def __init__(self) -> None:
-        # The thread that uses it. NOBODY while it is idle: a fork gives up at once on the handles of its own thread, and must
-        # not take one for its own that another thread has just picked up.
+        # The thread that uses it; NOBODY while it is idle. A fork does not wait for handles of its own thread, so it must not
+        # mistake one that another thread has just picked up for its own.
         self.owner = get_ident()
-        # False until its thread may call SQLite. A fork in that moment does the child no harm.
+        # True once its thread may call SQLite. Before that, the handle makes no forked child unsound.
         self.admitted = False
         self.raw: sqlite3.Connection | None = None
         # Freeing a cursor resets its statement, so it is kept as long as its connection.

@@ -114,7 +114,7 @@ export class Live {
 
   // End this page's session, here and in the other tabs. The server is told first; whether it answers or not, the page forgets.
   async leave() {
-    // Another request may find the session ended before this one hears that it is, and then there is no secret any more.
+    // Read it first: another request may be refused before this one is answered, and that clears the secret.
     const { secret } = this.session;
     try {
       await this.change("POST", "/v1/sessions/end");

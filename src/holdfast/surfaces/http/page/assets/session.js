@@ -105,7 +105,7 @@ export class Session {
 
   told({ asks, secret, left }) {
     if (asks && this.secret !== null) this.tabs.postMessage({ secret: this.secret });
-    // A tab that the server has refused meanwhile still shows what it had.
+    // A tab that the server has already refused still shows old data, so it reloads too.
     if (left && (left === this.secret || left === this.refused)) {
       this.forget();
       location.reload();
