@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -78,6 +79,8 @@ class Clinic:
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    # How fast this machine's disk is today is no finding of these tests.
+    monkeypatch.setattr(stored, "_SLOW_S", PATIENCE_S)
     return Clinic(tmp_path)
 
 
@@ -287,6 +290,27 @@ def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) ->
     assert clinic.only("store").verdict is Verdict.WARN
     run = CommandLine(tmp_path)("locks", "run", "router-1", "--store", "memory:", "--", "true")
     assert (run.status, "keeps nobody apart" in run.err) == (0, True)
+
+
+@pytest.mark.parametrize(("slow", "verdict"), [(2, Verdict.OK), (3, Verdict.WARN)], ids=["at-times", "always"])
+def test_a_store_is_slow_if_it_is_slow_each_time(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch, slow: int, verdict: Verdict
+) -> None:
+    clinic.used()
+    monkeypatch.setattr(stored, "_SLOW_S", 0.5)
+    passes_s = iter([0.6] * slow + [0.0] * 3)
+    passed_s = 0.0
+    transact = SqliteStore.transact
+
+    def late(store: SqliteStore, *args: Any, **kwargs: Any) -> Any:
+        nonlocal passed_s
+        passed_s += next(passes_s)
+        return transact(store, *args, **kwargs)
+
+    monkeypatch.setattr(SqliteStore, "transact", late)
+    monkeypatch.setattr(stored, "time", SimpleNamespace(monotonic=lambda: passed_s, perf_counter=lambda: passed_s))
+    with clinic.connect() as hf:
+        assert [one.verdict for one in stored.store(hf)] == [verdict]
 
 
 def test_a_damaged_store(clinic: Clinic) -> None:

@@ -35,6 +35,8 @@ from holdfast.stores.sqlite.log_bound import blame, is_stopped, log_size
 
 _FULL_BYTES = 1 << 20
 _WRITE_S = 0.8 * DOCTOR_CHECK_S
+_SLOW_S = 0.5
+_TRIES = 3
 _LOOK_AGAIN_S = 0.1
 
 
@@ -145,10 +147,19 @@ def _gates(path: Path | None) -> list[Path]:
 
 
 def store(hf: Holdfast) -> list[Finding]:
-    """That it is open by now says half; an empty transaction says that it can be written."""
-    begun_s = time.perf_counter()
+    """That it is open by now says half; an empty transaction says that it can be written.
+
+    It is slow only if it is slow each time: one late answer may be the machine's.
+    """
+    end_s = time.monotonic() + _WRITE_S
+    took_s = float("inf")
+    tries = 0
     try:
-        hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S)  # noqa: ARG005 - it does nothing
+        while tries == 0 or (took_s > _SLOW_S and tries < _TRIES and time.monotonic() + took_s < end_s):
+            tries += 1
+            begun_s = time.perf_counter()
+            hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S)  # noqa: ARG005 - it does nothing
+            took_s = min(took_s, time.perf_counter() - begun_s)
     except NotFound as absent:
         return [_to_be_made(Path(absent.fields["path"]))]
     except HoldfastError as error:
@@ -156,11 +167,10 @@ def store(hf: Holdfast) -> list[Finding]:
     if hf.store.kind == "memory":
         mend = "choose another with --store or HOLDFAST_STORE, unless this is a test"
         return [warn("store", "memory: is seen by one process alone and ends with it: it keeps nobody apart", mend)]
-    took_ms = (time.perf_counter() - begun_s) * 1000
-    if took_ms > 500:
+    if took_s > _SLOW_S:
         mend = "look at its disk and at what else writes there; `holdfast metrics` has the times"
-        return [warn("store", f"it takes {took_ms:.0f} ms for an empty transaction", mend)]
-    return [ok("store", f"{hf.store.kind}, writable: an empty transaction takes {took_ms:.1f} ms")]
+        return [warn("store", f"it takes {took_s * 1000:.0f} ms for an empty transaction", mend)]
+    return [ok("store", f"{hf.store.kind}, writable: an empty transaction takes {took_s * 1000:.1f} ms")]
 
 
 def _to_be_made(path: Path) -> Finding:
