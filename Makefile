@@ -46,12 +46,12 @@ test-version: setup ## Run what depends on the version of Python: PYTHON=python3
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_TESTS)
 
-test-newest: setup ## Run the quick part, the server and the forks on the newest Python here, if that is newer than the one of .venv
+test-newest: setup ## Run a sample of test-version on the newest Python here, if that is newer than the one of .venv
 	@newest=$$($(BIN)/python tools/newest_python.py) && { [ -z "$$newest" ] || $(MAKE) test-sample PYTHON="$$newest"; }
 
 test-sample: setup
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove' $(VERSION_TESTS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_SAMPLE)
 
 prove: setup ## Run what takes long or is statistical: exceptions raised at every line of every operation

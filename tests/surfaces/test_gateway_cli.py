@@ -69,8 +69,14 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     assert command("gateway", "cancel", AGENT, "nosuch").status == 1
     stopped = command("gateway", "interrupt", AGENT)
     assert stopped.out == f"{AGENT} was interrupted, which ends {running}\n"
-    ended = json.loads(command("gateway", "requests", AGENT, "--json").out)
-    assert [one["error_code"] for one in ended if one["request_id"] == running] == ["interrupted"]
+
+    def error_code() -> str | None:
+        requests = json.loads(command("gateway", "requests", AGENT, "--json").out)
+        return next(one["error_code"] for one in requests if one["request_id"] == running)
+
+    # It is told that it was interrupted, and ends when its program has.
+    until(lambda: error_code() is not None)
+    assert error_code() == "interrupted"
     long = command("gateway", "prompt", AGENT, "long again").out.strip()
     until(lambda: "long again" in gate.asked())
     waited = command("gateway", "interrupt", AGENT, "--wait", "--json")

@@ -30,14 +30,14 @@ def append(store: Store, subject: str, data: dict[str, Any] | None = None, *, sp
 
 
 def increment(store: Store) -> None:
-    """Read, add one, write: what a store without transactions would lose."""
+    """Read, add one, write: what a store without transactions would lose. It waits for its turn in a crowd."""
 
     def body(tx: Tx) -> None:
         row = tx.get(THINGS, "sum")
         assert row is not None
         tx.put(THINGS, "sum", Thing(rank=row.record.rank + 1))
 
-    store.transact(body, scope=[THINGS])
+    store.transact(body, scope=[THINGS], timeout_s=PATIENCE_S)
 
 
 def take(store: Store) -> str | None:
@@ -50,7 +50,7 @@ def take(store: Store) -> str | None:
         tx.put(THINGS, row.key, Thing(owner="nobody", rank=row.record.rank))
         return row.key
 
-    return store.transact(body, scope=[rows(THINGS)])
+    return store.transact(body, scope=[rows(THINGS)], timeout_s=PATIENCE_S)
 
 
 def take_all(store: Store) -> list[str]:
