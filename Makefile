@@ -34,7 +34,7 @@ $(VENV)/.ready: pyproject.toml
 run: setup ## See it work: a tour of half a minute on a store in a temporary folder
 	$(BIN)/holdfast tour
 
-test: setup ## Run the whole suite (about 20 minutes on 2 cores)
+test: setup ## Run the whole suite (20 to 30 minutes on 2 cores)
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
