@@ -12,10 +12,9 @@ JOBS ?= 3
 # Of a soak, on each store.
 MINUTES ?= 10
 SEED ?=
-# What depends on the version of Python, beside the quick part of the suite: SQLite and the drivers, every surface but the page in
-# a browser, forks.
+# What depends most on the version of Python: SQLite and the drivers, every surface but the page in a browser, forks.
 VERSION_TESTS := tests/stores tests/surfaces tests/hazards/test_threads_and_forks.py --ignore=tests/surfaces/test_page_browser.py
-# The slow ones of those that CI runs on the newest Python.
+# The slow tests that CI runs on the newest Python.
 VERSION_SAMPLE := tests/surfaces/test_page_http.py tests/surfaces/test_server_process.py tests/hazards/test_threads_and_forks.py tests/unit/test_flock.py tests/unit/test_jobs_reaping.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

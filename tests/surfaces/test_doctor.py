@@ -29,6 +29,7 @@ from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.extras import installing
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import DOCTOR_CHECK_S
 from holdfast.stores.sqlite.log_bound import log_size
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -79,7 +80,7 @@ class Clinic:
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    # How fast this machine's disk is today is no finding of these tests.
+    # A slow disk of this machine would add a finding to those that a test makes.
     monkeypatch.setattr(stored, "_SLOW_S", PATIENCE_S)
     return Clinic(tmp_path)
 
@@ -292,25 +293,33 @@ def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) ->
     assert (run.status, "keeps nobody apart" in run.err) == (0, True)
 
 
-@pytest.mark.parametrize(("slow", "verdict"), [(2, Verdict.OK), (3, Verdict.WARN)], ids=["at-times", "always"])
+@pytest.mark.parametrize(
+    ("takes_s", "tries", "verdict"),
+    [([0.6, 0.6, 0.1], 3, Verdict.OK), ([0.6, 0.6, 0.6, 0.1], 3, Verdict.WARN), ([2.5, 0.1], 1, Verdict.WARN)],
+    ids=["at-times", "always", "no-time-left"],
+)
 def test_a_store_is_slow_if_it_is_slow_each_time(
-    clinic: Clinic, monkeypatch: pytest.MonkeyPatch, slow: int, verdict: Verdict
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch, takes_s: list[float], tries: int, verdict: Verdict
 ) -> None:
     clinic.used()
     monkeypatch.setattr(stored, "_SLOW_S", 0.5)
-    passes_s = iter([0.6] * slow + [0.0] * 3)
-    passed_s = 0.0
+    now_s = 0.0
+    ends_s: list[float] = []
     transact = SqliteStore.transact
 
-    def late(store: SqliteStore, *args: Any, **kwargs: Any) -> Any:
-        nonlocal passed_s
-        passed_s += next(passes_s)
-        return transact(store, *args, **kwargs)
+    def late(store: SqliteStore, *args: Any, timeout_s: float, **kwargs: Any) -> Any:
+        nonlocal now_s
+        ends_s.append(now_s + timeout_s)
+        now_s += takes_s[len(ends_s) - 1]
+        return transact(store, *args, timeout_s=timeout_s, **kwargs)
 
-    monkeypatch.setattr(SqliteStore, "transact", late)
-    monkeypatch.setattr(stored, "time", SimpleNamespace(monotonic=lambda: passed_s, perf_counter=lambda: passed_s))
     with clinic.connect() as hf:
+        monkeypatch.setattr(SqliteStore, "transact", late)
+        monkeypatch.setattr(stored, "time", SimpleNamespace(perf_counter=lambda: now_s))
         assert [one.verdict for one in stored.store(hf)] == [verdict]
+        monkeypatch.undo()
+    # Each try may take what is left of the check's time.
+    assert ends_s == pytest.approx([DOCTOR_CHECK_S * 0.8] * tries)
 
 
 def test_a_damaged_store(clinic: Clinic) -> None:

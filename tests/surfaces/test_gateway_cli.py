@@ -74,7 +74,7 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
         requests = json.loads(command("gateway", "requests", AGENT, "--json").out)
         return next(one["error_code"] for one in requests if one["request_id"] == running)
 
-    # It is told that it was interrupted, and ends when its program has.
+    # `interrupt` returns when the signal is sent. The request ends later, when its program has ended.
     until(lambda: error_code() is not None)
     assert error_code() == "interrupted"
     long = command("gateway", "prompt", AGENT, "long again").out.strip()

@@ -1273,7 +1273,7 @@ def test_a_holder_for_a_time_that_is_cut_off_is_told_when_that_is_over() -> None
     lasting = locks.acquire("b", by="job")
     store.cut = True
     assert grant.lost.wait(PATIENCE_S)
-    # Its time began in the transaction, a moment before this process had the grant.
+    # The lease begins inside the transaction, just before `acquire` returns.
     assert time.monotonic() - begun_s >= ttl_s
     store.cut = False
     with pytest.raises(LeaseLost):

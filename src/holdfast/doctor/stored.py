@@ -36,7 +36,7 @@ from holdfast.stores.sqlite.log_bound import blame, is_stopped, log_size
 _FULL_BYTES = 1 << 20
 _WRITE_S = 0.8 * DOCTOR_CHECK_S
 _SLOW_S = 0.5
-_TRIES = 3
+_TRIES_MAX = 3
 _LOOK_AGAIN_S = 0.1
 
 
@@ -147,19 +147,9 @@ def _gates(path: Path | None) -> list[Path]:
 
 
 def store(hf: Holdfast) -> list[Finding]:
-    """That it is open by now says half; an empty transaction says that it can be written.
-
-    It is slow only if it is slow each time: one late answer may be the machine's.
-    """
-    end_s = time.monotonic() + _WRITE_S
-    took_s = float("inf")
-    tries = 0
+    """Check that the store takes a write, by an empty transaction, and how long that takes."""
     try:
-        while tries == 0 or (took_s > _SLOW_S and tries < _TRIES and time.monotonic() + took_s < end_s):
-            tries += 1
-            begun_s = time.perf_counter()
-            hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S)  # noqa: ARG005 - it does nothing
-            took_s = min(took_s, time.perf_counter() - begun_s)
+        took_s = _fastest_write_s(hf)
     except NotFound as absent:
         return [_to_be_made(Path(absent.fields["path"]))]
     except HoldfastError as error:
@@ -167,10 +157,22 @@ def store(hf: Holdfast) -> list[Finding]:
     if hf.store.kind == "memory":
         mend = "choose another with --store or HOLDFAST_STORE, unless this is a test"
         return [warn("store", "memory: is seen by one process alone and ends with it: it keeps nobody apart", mend)]
+    took = f"an empty transaction takes {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
-        mend = "look at its disk and at what else writes there; `holdfast metrics` has the times"
-        return [warn("store", f"it takes {took_s * 1000:.0f} ms for an empty transaction", mend)]
-    return [ok("store", f"{hf.store.kind}, writable: an empty transaction takes {took_s * 1000:.1f} ms")]
+        mend = "look at the disk and at other programs that write to it; `holdfast metrics` has the times"
+        return [warn("store", f"{hf.store.kind}, slow: {took}", mend)]
+    return [ok("store", f"{hf.store.kind}, writable: {took}")]
+
+
+def _fastest_write_s(hf: Holdfast) -> float:
+    """The fastest of up to three empty transactions, all within `_WRITE_S`. One slow transaction may be a stall of the machine,
+    so a slow one is tried again while half of the time is left."""
+    tries_s: list[float] = []
+    while not tries_s or (min(tries_s) > _SLOW_S and len(tries_s) < _TRIES_MAX and sum(tries_s) < _WRITE_S / 2):
+        begun_s = time.perf_counter()
+        hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S - sum(tries_s))  # noqa: ARG005 - it does nothing
+        tries_s.append(time.perf_counter() - begun_s)
+    return min(tries_s)
 
 
 def _to_be_made(path: Path) -> Finding:

@@ -30,7 +30,7 @@ def append(store: Store, subject: str, data: dict[str, Any] | None = None, *, sp
 
 
 def increment(store: Store) -> None:
-    """Read, add one, write: what a store without transactions would lose. It waits for its turn in a crowd."""
+    """Read, add one, write: what a store without transactions would lose. It waits up to PATIENCE_S for its turn."""
 
     def body(tx: Tx) -> None:
         row = tx.get(THINGS, "sum")
@@ -41,7 +41,7 @@ def increment(store: Store) -> None:
 
 
 def take(store: Store) -> str | None:
-    """Take the first of owner x and make it nobody's."""
+    """Take the first of owner x and make it nobody's. It waits up to PATIENCE_S for its turn."""
 
     def body(tx: Tx) -> str | None:
         row = tx.take_first(THINGS, "place", ("x",))
