@@ -10,7 +10,7 @@ from bench.measure import Contender, Lab, ratio
 from bench.report import Row, Verdict
 from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.agents import Agent, Agents, Gateway
 from holdfast.domains.agents.names import id_of
 from holdfast.domains.agents.outside import Outside, TmuxAddress

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.access import Access, access_for
-from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store, load_settings
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import HoldfastError
@@ -23,9 +22,12 @@ from holdfast.places import (
     shown_in_files,
     signal_folder_of,
     swap_lock_of,
+    tree_folder_of,
     workflow_folder,
 )
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
 from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -263,6 +265,7 @@ def connected(
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
+    processes.trees = Trees(lambda: tree_folder_of(opened), lambda: access_in(settings, opened))
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
     root = (settings.store or "").partition(":")[2]
     jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.names import bare, id_of
 from holdfast.domains.gateway.record import ATTACHMENTS

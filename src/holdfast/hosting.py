@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.access import Access, access_for, access_like
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.configuration import actor_here, default_store
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
 from holdfast.domains.gateway import spec as specs

@@ -75,6 +75,17 @@ def signal_folder_of(store: Store) -> Path:
     return state_folder(os.environ) / "signals" / store.namespace
 
 
+def tree_folder_of(store: Store) -> Path | None:
+    """Where the FIFOs of process trees lie: beside the store's files, else in the user's state folder; nowhere for memory."""
+    path = getattr(store, "path", None)
+    if path is not None:
+        return Path(path.with_name(f"{path.name}-trees"))
+    own = getattr(getattr(store, "folders", None), "own", None)
+    if own is not None:
+        return Path(own) / "trees"
+    return None if store.kind == "memory" else state_folder(os.environ) / "trees"
+
+
 def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
     """Where the audit log of jobs lies: as the environment or the settings say, else beside the store, or beside a folder of
     jobs where programs that share such folders look for it."""

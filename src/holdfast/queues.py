@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway.record import ATTACHMENTS
 from holdfast.folder_walk import resolve
 from holdfast.kernel import lease as leases

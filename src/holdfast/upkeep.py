@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.access import access_for
-from holdfast.adapters.procfs import Procfs
 from holdfast.configuration import actor_here, default_store
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Held, InvalidValue, NotFound, StoreCorrupt, StoreUnavailable
@@ -16,6 +15,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.kernel.wording import counted
 from holdfast.places import placed
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 from holdfast.spaces import all_spaces
 from holdfast.stores.opening import open_store, sqlite_path, there
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.watch import Watch
 from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.adapters import command, process_note
 from holdfast.adapters.command import CommandAgent
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable

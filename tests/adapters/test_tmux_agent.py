@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters import tmux_delivery
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
 from holdfast.adapters.tmux_mark import MARK
 from holdfast.adapters.tmux_screen import Screen

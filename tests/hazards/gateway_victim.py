@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Delivery, Gateway, Sighting, Surface, Worker
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from tests.containers import HOST, Container, needs_containers, own_boot_id
 from tests.patience import PATIENCE_S
 

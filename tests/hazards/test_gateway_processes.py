@@ -204,7 +204,7 @@ def test_a_gateway_killed_while_it_begins_a_program_leaves_none_beside_the_next(
 
 
 def _alive(pid: int) -> bool:
-    from holdfast.adapters.procfs import Procfs
+    from holdfast.processes.procfs import Procfs
 
     seen = Procfs().sight(pid)
     return seen is not None and not seen.zombie

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import connect
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, probe
 from tests.containers import HOST, Container, needs_containers
@@ -32,7 +32,7 @@ kinds = pytest.mark.parametrize("container", KINDS.values(), ids=KINDS.keys())
 
 _PROBE = """
 import sys
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 import msgspec
 from holdfast.kernel.holder import Holder, probe
 print(probe(msgspec.json.decode(sys.argv[1], type=Holder), Procfs(), embedded=True).value)
@@ -40,7 +40,7 @@ print(probe(msgspec.json.decode(sys.argv[1], type=Holder), Procfs(), embedded=Tr
 
 _SHOW_ITSELF = """
 import sys
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.kernel.codec import to_json
 print(to_json(Procfs().current()).decode(), flush=True)
 sys.stdin.read()
@@ -48,7 +48,7 @@ sys.stdin.read()
 
 _FAMILY = """
 import json, os, subprocess, sys
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.kernel.holder import probe
 child = subprocess.Popen([sys.executable, "-S", "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1)
 child.stdout.readline()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Gateway, Worker
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.delivery import needless
 from holdfast.domains.gateway.drafting import draft_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.stores.waking import readable
@@ -206,7 +206,7 @@ def test_an_offset_of_parts_of_a_tick_can_be_compared_in_its_own_namespace_alone
 
 def test_the_processes_above_are_known_parent_first() -> None:
     script = (
-        "import os\nfrom holdfast.adapters.procfs import Procfs\n"
+        "import os\nfrom holdfast.processes.procfs import Procfs\n"
         "print(os.getppid(), *(one.pid for one in Procfs().ancestors()))"
     )
     shell = ["bash", "-c", f'echo $$; "{sys.executable}" -c "$1"; exit $?', "bash", script]

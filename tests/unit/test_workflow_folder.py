@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.flock import FlockLock
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.adapters.workflow_folder import workflows_in_folder
 from holdfast.domains.workflows import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow, Workflows
 from holdfast.domains.workflows import wire as wires

@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 from holdfast.adapters.held_program import HeldProgram
 from holdfast.adapters.process_note import ProcessNote, ended_within, signal_group
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel import faults

@@ -7,7 +7,7 @@ ready, or stayed in the foreground, which the gateway notes in an option of the 
 
 from typing import NamedTuple
 
-from holdfast.adapters.procfs import Procfs, TerminalUse
+from holdfast.processes.procfs import Procfs, TerminalUse
 from holdfast.adapters.tmux_screen import AGENT, Screen
 from holdfast.kernel.holder import Holder
 

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from holdfast.access import in_private_folder, make_folder, read_private_file, remove_file, replace_file_in
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.kernel.errors import StoreUnavailable
 
 _KILLED_S = 2.0

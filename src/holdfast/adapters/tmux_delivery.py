@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from holdfast.access import in_private_folder, open_file
 from holdfast.adapters.pane_agent import PaneAgent, foreground_agent, note_of, recorded_agent
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.adapters.tmux_mark import MARK, mark_in, own_mark, served
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
 from holdfast.adapters.tmux_screen import AGENT, UNSENT, Screen, TmuxServer, silent

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.configuration import store_origin
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.kernel.extras import installing

@@ -3,12 +3,15 @@
     Holder(host_id, boot_id, pid_ns, pid, start_ticks, label)
 
 A pid alone proves nothing: pids are reused, machines reboot, containers number their own. So a holder carries the machine,
-the boot, the pid namespace and the process's start in clock ticks since that boot. Reading them is `adapters/procfs`; the
+the boot, the pid namespace and the process's start in clock ticks since that boot. Reading them is `processes/procfs`; the
 verdict is here.
 """
 
 import enum
 from typing import NamedTuple, Protocol
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from holdfast.kernel.codec import Plain, json_bytes
 from holdfast.kernel.errors import InvalidValue
@@ -44,7 +47,8 @@ class Sighting(NamedTuple):
 
 
 class Holder(Plain, frozen=True, kw_only=True):
-    """One process, for ever: no later process is equal to it."""
+    """One process, for ever: no later process is equal to it. With `tree`, the process tree of a command that the process is
+    the first of: then the holder lives as long as any process of that tree."""
 
     host_id: str
     boot_id: str
@@ -52,6 +56,12 @@ class Holder(Plain, frozen=True, kw_only=True):
     pid: int
     start_ticks: int
     label: str = ""
+    tree: str | UnsetType = UNSET
+
+    @property
+    def leader(self) -> "Holder":
+        """The process alone."""
+        return replace(self, tree=UNSET) if self.tree else self
 
     @property
     def place(self) -> Place:
@@ -97,6 +107,10 @@ class Processes(Protocol):
         nothing."""
         ...
 
+    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
+        ...
+
     def current(self, label: str = "") -> Holder:
         """This process as a holder."""
         ...
@@ -129,14 +143,17 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
         return Liveness.UNKNOWN
     if holder.boot_id != here.boot_id:
         return Liveness.DEAD if embedded and not processes.boot_lives(holder.boot_id) else Liveness.UNKNOWN
-    if holder.pid_ns != here.pid_ns:
-        return Liveness.UNKNOWN
-    seen = processes.sight(holder.pid)
-    if seen is not None and seen.start_ticks is None:
-        return Liveness.UNKNOWN
-    if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
-        return Liveness.DEAD
-    return Liveness.ALIVE
+    alive = Liveness.UNKNOWN
+    if holder.pid_ns == here.pid_ns:
+        seen = processes.sight(holder.pid)
+        if seen is None or seen.zombie or seen.start_ticks not in (None, holder.start_ticks):
+            alive = Liveness.DEAD
+        elif seen.start_ticks is not None:
+            alive = Liveness.ALIVE
+    if alive is Liveness.ALIVE or not holder.tree:
+        return alive
+    # The first process of the tree is gone or out of sight. Others of the tree may live.
+    return processes.tree_liveness(holder.tree, in_sight=holder.pid_ns == here.pid_ns)
 
 
 def stopped(holder: Holder, processes: Processes) -> bool:

@@ -61,11 +61,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         try:
             for one in self._ahead:
-                watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
-                fd = self._processes.death(one.process) if watched and one.process is not None else None
-                if fd is not None:
-                    self._by_fd[fd] = one
-                    self._known[one.id] = Liveness.ALIVE
+                self._watch(one)
             return self
         except BaseException as error:
             self.__exit__(type(error), error, None)
@@ -83,7 +79,14 @@ class Watch:
     def died(self, ready: frozenset[int]) -> None:
         """Take note of the deaths that these descriptors tell of."""
         for fd in ready & self._by_fd.keys():
-            self._known[self._by_fd[fd].id] = Liveness.DEAD
+            one = self._by_fd[fd]
+            alone = one.process is None or not one.process.tree
+            self._known[one.id] = Liveness.DEAD if alone else self._probe(one)
+            if self._known[one.id] is not Liveness.DEAD:
+                # Processes of its tree are left that lost the descriptor: another one tells of their end.
+                del self._by_fd[fd]
+                os.close(fd)
+                self._watch(one)
 
     def suspects(self) -> list[Suspect]:
         """Those that may be reclaimed by now, as far as can be seen from here. Holders without a pidfd are probed again."""
@@ -107,6 +110,13 @@ class Watch:
             if self._known[one.id] is Liveness.UNKNOWN or one.lease.explicit
         ]
         return max(min(ends), _LATER_S) + _LATER_S if ends else None
+
+    def _watch(self, one: Ahead) -> None:
+        watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
+        fd = self._processes.death(one.process) if watched and one.process is not None else None
+        if fd is not None:
+            self._by_fd[fd] = one
+            self._known[one.id] = Liveness.ALIVE
 
     def _probe(self, one: Ahead) -> Liveness:
         if one.process is None:

@@ -21,7 +21,7 @@ from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_opt
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST
-from holdfast.surfaces.cli.locks.passing import Interrupted, Passing, drop
+from holdfast.processes.signals import Interrupted, Passing, drop
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.tmux_options import manifest_settings
 

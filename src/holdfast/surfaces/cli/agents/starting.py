@@ -27,7 +27,7 @@ from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
 from holdfast.surfaces.cli.agents.start_watch import StartWatch
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing
-from holdfast.surfaces.cli.locks.passing import EXIT_SIGNALLED
+from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.tmux_options import manifest_settings, words_of
 

@@ -7,7 +7,7 @@ import click
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import jobs_argument, json_option, mirror, where_options
 from holdfast.surfaces.cli.jobs.watch import Watch
-from holdfast.surfaces.cli.locks.passing import interruptible
+from holdfast.processes.signals import interruptible
 
 
 @click.command()

@@ -7,7 +7,7 @@ from holdfast.app import Holdfast
 from holdfast.kernel.limits import JOURNAL_READ_MAX
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.grant import lost
-from holdfast.surfaces.cli.locks.child import Child
+from holdfast.processes.command import Command
 from holdfast.surfaces.cli.output import remark
 
 ON_LOST = ("term", "ignore")
@@ -21,10 +21,10 @@ class Losing:
     no loss: only a grant that was taken away before the command ended is lost.
     """
 
-    def __init__(self, hf: Holdfast, grant: Grant, child: Child, on_lost: str) -> None:
+    def __init__(self, hf: Holdfast, grant: Grant, command: Command, on_lost: str) -> None:
         self._hf = hf
         self._grant = grant
-        self._child = child
+        self._command = command
         self._term = on_lost == "term"
         self._mutex = threading.Lock()
         self._told = False
@@ -42,10 +42,10 @@ class Losing:
 
     def _watch(self) -> None:
         self._lost.wait()
-        if not self._child.ended():
+        if not self._command.ended():
             self._tell()
             if self._term:
-                self._child.send(signal.SIGTERM)
+                self._command.send(signal.SIGTERM)
 
     def _tell(self) -> None:
         with self._mutex:

@@ -13,7 +13,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended
+from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.losing import ON_LOST, Losing
 from holdfast.surfaces.cli.locks.options import (
     JOB_VARIABLE,
@@ -25,7 +25,6 @@ from holdfast.surfaces.cli.locks.options import (
     priority_option,
     quiet_option,
 )
-from holdfast.surfaces.cli.locks.passing import Passing, drop
 from holdfast.surfaces.cli.locks.telling import Telling
 from holdfast.surfaces.cli.output import remark
 
@@ -99,6 +98,7 @@ class _Wish(NamedTuple):
     show_default=True,
     help="What to do with the command when the lock is taken away from it: end it with SIGTERM, or nothing.",
 )
+@leftovers_option
 @quiet_option
 @store_options
 def run(
@@ -112,6 +112,7 @@ def run(
     conflict_exit_code: int | None,
     priority: int,
     on_lost: str,
+    leftovers: str,
     quiet: bool,
 ) -> int:
     """Run a command while holding locks, and exit as it does.
@@ -121,9 +122,9 @@ def run(
         holdfast locks run -n nightly -- make nightly || echo 'runs already'
         holdfast locks run router-1 router-2 -w 60 -c 'ping -c1 r1 && ping -c1 r2'
 
-    All names or none are taken. The command's own process is the holder: the lock ends with it, however it ends, and stays as
-    long as it runs, even if this process is killed (on a store of several machines: until its lease ends). Unlike with
-    flock(1), what it leaves running in the background does not keep the lock.
+    All names or none are taken. The lock stays as long as any process of the command's tree runs, also a daemon that it left
+    behind, and also if this process or the command itself is killed. It ends with the last of them. --leftovers says what is
+    done about processes that the command leaves.
 
     The command finds HOLDFAST_LOCK_TOKEN, HOLDFAST_LOCK_NAMES (a line each) and HOLDFAST_LOCK_BY in its environment. By the
     last, a `locks run` inside it is a part of the same job: it does not wait for what the job around it holds, and two of
@@ -143,7 +144,7 @@ def run(
         on_lost=on_lost,
     )
     try:
-        return attended(command, partial(_under_lock, wish, label=os.path.basename(command[0])))
+        return attended(command, partial(_under_lock, wish), leftovers=leftovers)
     except LockTimeout as error:
         if not quiet:
             remark(error.message)
@@ -159,18 +160,16 @@ def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:
     return list(words)
 
 
-def _under_lock(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:
+def _under_lock(wish: _Wish, custody: Custody) -> int:
     hf = connected()
     try:
-        grant = _acquire(hf, wish, hf.processes.of(child.pid, label))
+        grant = _acquire(hf, wish, custody.holder(hf))
+        losing = Losing(hf, grant, custody.command, wish.on_lost)
         try:
-            passing.deliver = child.pass_on
-            losing = Losing(hf, grant, child, wish.on_lost)
-            child.begin(_environment(grant))
-            status = child.wait()
+            status = custody.run(hf, _environment(grant))
         finally:
-            passing.deliver = drop
-            _release(hf, grant)
+            if not custody.kept:
+                _release(hf, grant)
         return status_of(lost(grant)).exit if losing.was_lost() else status
     finally:
         with suppress(HoldfastError):

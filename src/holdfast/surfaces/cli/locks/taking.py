@@ -11,6 +11,7 @@ from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.obstruction import described
+from holdfast.processes.signals import interruptible
 from holdfast.surfaces.answers.locks import (
     acquired,
     free_view,
@@ -35,7 +36,6 @@ from holdfast.surfaces.cli.locks.options import (
     refuse_endless,
     ttl_option,
 )
-from holdfast.surfaces.cli.locks.passing import interruptible
 from holdfast.surfaces.cli.locks.telling import Telling
 from holdfast.surfaces.cli.output import answer, printable, remark, write
 from holdfast.surfaces.cli.quick import PID_MAX

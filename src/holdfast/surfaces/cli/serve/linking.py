@@ -1,6 +1,6 @@
 """`holdfast serve --link`: a new one-time link to the server that runs."""
 
-from holdfast.adapters.procfs import Procfs
+from holdfast.processes.procfs import Procfs
 from holdfast.adapters.server_folder import ServerFolder
 from holdfast.configuration import load_settings
 from holdfast.kernel.codec import to_json

@@ -20,7 +20,7 @@ import click
 from holdfast.app import connected
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import FILE_NAME, Settings
-from holdfast.surfaces.cli.locks.passing import Interrupted
+from holdfast.processes.signals import Interrupted
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.tour.agents import agents_chapter
 from holdfast.surfaces.cli.tour.gateway import gateway_chapter

@@ -11,7 +11,7 @@ from holdfast.kernel.errors import HoldfastError, Unavailable
 from holdfast.surfaces.answers.workflows import registered_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option, more_than_nothing, quiet_option
-from holdfast.surfaces.cli.locks.passing import interruptible
+from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.output import answer, remark, write
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import moment

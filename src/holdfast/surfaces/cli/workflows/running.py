@@ -14,7 +14,7 @@ from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import quiet_option
-from holdfast.surfaces.cli.locks.passing import Passing, drop
+from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.workflows.options import (

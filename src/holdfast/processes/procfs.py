@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from holdfast.access import LACKING, unusable
+from msgspec import UNSET, UnsetType
+
+from holdfast.access import LACKING, PRIVATE, unusable
 from holdfast.kernel.errors import NotFound, StoreUnavailable
-from holdfast.kernel.holder import Holder, Place, Sighting
+from holdfast.kernel.holder import Holder, Liveness, Place, Sighting
+from holdfast.processes.trees import Trees
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
@@ -68,6 +71,8 @@ class Procfs:
         self._root = root
         self._host_id = host_id
         self._boots: list[Callable[[str], bool]] = []
+        self.trees = Trees(lambda: None, lambda: PRIVATE)
+        """The process trees of commands that run under claims."""
         self._seen: tuple[int, View] | None = None
 
     def here(self) -> Place:
@@ -124,10 +129,13 @@ class Procfs:
         parent, group, terminal, foreground = int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5])
         return TerminalUse(int(fields[19]) - view.shift_ticks, parent, group, terminal, foreground)
 
+    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        return self.trees.liveness(tree, in_sight=in_sight and self._view().own)
+
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)
 
-    def of(self, pid: int, label: str = "") -> Holder:
+    def of(self, pid: int, label: str = "", tree: str | UnsetType = UNSET) -> Holder:
         seen = self.sight(pid)
         if seen is None or seen.zombie or seen.start_ticks is None:
             raise NotFound(f"there is no live process {pid}: give the pid of a process that runs here", pid=pid)
@@ -139,6 +147,7 @@ class Procfs:
             pid=pid,
             start_ticks=seen.start_ticks,
             label=label,
+            tree=tree,
         )
 
     def ancestors(self) -> list[Holder]:
@@ -172,8 +181,14 @@ class Procfs:
         return bool(int(caught, 16) >> (signal_number - 1) & 1)
 
     def death(self, holder: Holder) -> int | None:
+        if holder.tree and holder.place[:2] == self.here()[:2] and (fd := self.trees.kept(holder.tree)) is not None:
+            return fd
         if holder.place != self.here() or not 0 < holder.pid <= _PID_MAX:
             return None
+        first = self._death_of_process(holder)
+        return self.trees.watch(holder.tree) if first is None and holder.tree and self._view().own else first
+
+    def _death_of_process(self, holder: Holder) -> int | None:
         try:
             pidfd = os.pidfd_open(holder.pid)
         except (OSError, OverflowError):

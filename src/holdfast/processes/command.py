@@ -1,0 +1,325 @@
+"""A command in custody, as the process sees it that started the command: the wrapper.
+
+The command exists before its claim is asked for, so that it can be the claim's holder: its pid and start do not change when it
+becomes the program. Until `begin` it sleeps, and it ends by itself if the wrapper dies before that.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO
+
+from holdfast.kernel.errors import Unavailable
+from holdfast.processes import fifo
+from holdfast.processes import guardian as guardians
+from holdfast.processes.scan import GUARDIAN, MARK, stat
+from holdfast.processes.signals import EXIT_SIGNALLED
+from holdfast.processes.trees import Trees, new_id
+
+GRACE_S = 10.0
+"""How long processes have to end by themselves after SIGTERM."""
+
+LEFTOVERS = ("wait", "keep", "end")
+"""What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
+
+Stream = int | IO[bytes] | None
+
+_starting = threading.Lock()
+"""The pipes of one guardian must not be inherited by another."""
+
+
+class Command:
+    """A process that becomes a command, with a guardian above it. Raises Unavailable when there can be no more processes.
+
+    `mask` is the signal mask that the command gets. A `bound` command is ended when this process dies. A `leader` has a session
+    of its own; any other stays in this process's group. `adopts` makes this process the one that orphans of the tree come to
+    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        mask: Collection[int] = (),
+        bound: bool = False,
+        leader: bool = False,
+        adopts: bool = False,
+        grace_s: float = GRACE_S,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: Stream = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> None:
+        self.tree = new_id()
+        self._words = list(words)
+        self._mask = mask
+        self._bound = bound
+        self._grace_s = grace_s
+        self._cwd = cwd
+        self._adopts = adopts
+        if adopts:
+            guardians.become_subreaper()
+        around = os.environ if environment is None else environment
+        outer = around.get(MARK)
+        own = {MARK: f"{outer}:{self.tree}" if outer else self.tree, GUARDIAN: self.tree}
+        group = 0 if leader else os.getpgrp()
+        streams = [(os.POSIX_SPAWN_DUP2, _number(one), at) for at, one in enumerate((stdin, stdout, stderr)) if one is not None]
+        with _starting:
+            orders, self._orders = os.pipe()
+            self._said, said = os.pipe()
+            try:
+                for fd in (orders, said):
+                    os.set_inheritable(fd, True)
+                self.guardian = os.posix_spawn(
+                    sys.executable,
+                    [sys.executable, "-I", "-S", guardians.__file__, str(orders), str(said), str(group)],
+                    {**around, **own},
+                    file_actions=streams,
+                    setpgroup=0,
+                )
+            except OSError as error:
+                os.close(self._orders)
+                os.close(self._said)
+                raise Unavailable(
+                    f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
+                ) from None
+            finally:
+                os.close(orders)
+                os.close(said)
+        self._guardian_fd = os.pidfd_open(self.guardian)
+        self._guardian_status: int | None = None
+        self._read = b""
+        self._pid: int | None = None
+        self._fd: int | None = None
+        self._status: int | None = None
+        self._kept: int | None = None
+        self._path: str | None = None
+        self._over = False
+        self._reaping = threading.Lock()
+        self.began = False
+        """Was it let become the command?"""
+        self.unfit: OSError | None = None
+        """Why the command could not be executed. Known once it was waited for."""
+        self.left: bool | None = None
+        """Did the command leave processes behind? None while that is not known."""
+
+    @property
+    def pid(self) -> int:
+        """The command's process. Raises Unavailable when its guardian could not start it."""
+        while self._pid is None and self._listen():
+            pass
+        if self._pid is None:
+            raise Unavailable(f"the guardian of {self._words[0]} ended before the command began: try again", outcome="none")
+        return self._pid
+
+    @property
+    def fd(self) -> int:
+        """A descriptor that becomes readable when there is news of the command."""
+        return self._said
+
+    def begin(self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None) -> None:
+        """Let it become the command, with this added to its environment. `enter` comes first, where a claim is recorded."""
+        if self._kept is None:
+            self.enter(trees)
+        self.began = True
+        order = {
+            "words": [os.fsencode(word) for word in self._words],
+            "environment": {name.encode(): value.encode() for name, value in environment.items()},
+            "mask": [int(number) for number in self._mask],
+            "cwd": self._cwd,
+            "fifo": self._path,
+            "bound": self._bound,
+            "grace_s": self._grace_s,
+            "caretaker": [] if caretaker is None else caretaker.words,
+            "caretaker_environment": {} if caretaker is None else dict(caretaker.environment),
+        }
+        self._order(order)
+
+    def enter(self, trees: Trees) -> str:
+        """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
+        self._path, self._kept = trees.begin(self.tree)
+        return self.tree
+
+    def ended(self) -> bool:
+        """Has the command ended, whether or not it was waited for?"""
+        if self._status is not None:
+            return True
+        if self._fd is None:
+            try:
+                self._fd = os.pidfd_open(self.pid)
+            except (OSError, Unavailable):
+                return True
+            seen = stat(self.pid)
+            if seen is None or seen.parent not in (self.guardian, os.getpid(), 1):
+                return True
+        return _readable(self._fd, 0)
+
+    def poll(self) -> int | None:
+        """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
+        while self._status is None and _readable(self._said, 0) and self._listen():
+            pass
+        if self._status is None and _readable(self._guardian_fd, 0):
+            self.wait()
+        return self._status
+
+    def wait(self) -> int:
+        """Wait for the command's end, and return its exit status as Python tells it: negative for a signal."""
+        self.began = True
+        while self._status is None and self._listen():
+            pass
+        if self._status is None:
+            self._status = self._adopted()
+        return self._status
+
+    def wait_for_tree(self, timeout_s: float | None = None) -> bool:
+        """Wait until no process of the tree is left, or the time is up. Sleeps. True when none is left."""
+        if self.left is False and self._status is not None:
+            timeout_s = None
+        if not _readable(self._guardian_fd, timeout_s):
+            return False
+        if self._reap_guardian() != 0 and self._adopts:
+            _reap_all()
+        return True
+
+    def end_tree(self) -> None:
+        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait."""
+        self._signal(self._guardian_fd, signal.SIGTERM)
+        self._signal(self._guardian_fd, signal.SIGCONT)
+
+    def leave(self) -> None:
+        """Let the tree go on without this process, also a bound one."""
+        self._order(guardians.LEAVE)
+
+    def send(self, number: int) -> None:
+        """Send the command a signal, unless it has ended."""
+        if not self.ended() and self._fd is not None:
+            self._signal(self._fd, number)
+
+    def pass_on(self, arrived: signal.struct_siginfo) -> None:
+        """Give the command a signal that came to this process, if it has not had that already."""
+        if arrived.si_signo != signal.SIGCHLD and not self._had(arrived):
+            self.send(arrived.si_signo)
+
+    def dismiss(self) -> None:
+        """End it, if it never became the command."""
+        if not self.began:
+            self.began = True
+            os.close(self._orders)
+            self._orders = -1
+            self._reap_guardian()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the tree. Where its guardian was killed and no process is left, this removes its FIFO."""
+        if self._over:
+            return
+        self._over = True
+        if self._kept is not None:
+            if self._path is not None and self._guardian_status is not None:
+                fifo.end(self._kept, self._path)
+            os.close(self._kept)
+        for fd in (self._orders, self._said, self._guardian_fd, self._fd):
+            if fd is not None and fd >= 0:
+                os.close(fd)
+
+    def _reap_guardian(self) -> int:
+        """Wait for the guardian's end; return its wait status."""
+        with self._reaping:
+            if self._guardian_status is None:
+                self._guardian_status = os.waitpid(self.guardian, 0)[1]
+            return self._guardian_status
+
+    def _listen(self) -> bool:
+        """Read what the guardian says, and wait for it; False when it says nothing more."""
+        more = os.read(self._said, 4096)
+        self._read += more
+        *lines, self._read = self._read.split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"pid":
+                self._pid = int(number)
+            elif word == b"unfit":
+                self.unfit = OSError(int(number), os.strerror(int(number)))
+            elif word == b"ended":
+                self._status = os.waitstatus_to_exitcode(int(number))
+            elif word in (b"left", b"alone"):
+                self.left = word == b"left"
+        return bool(more)
+
+    def _adopted(self) -> int:
+        """The exit status of a command whose guardian was killed."""
+        # Its end comes before its children have another parent, and this returns after that.
+        self._reap_guardian()
+        self.left = True
+        if self._adopts and self._pid is not None:
+            try:
+                return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            except ChildProcessError:
+                pass
+        elif not self.ended() and self._fd is not None:
+            _readable(self._fd, None)
+        return -signal.SIGKILL
+
+    def _order(self, order: object) -> None:
+        try:
+            view = memoryview(guardians.framed(order))
+            while view:
+                view = view[os.write(self._orders, view) :]
+        except OSError:
+            # The guardian was killed, as `wait` will tell.
+            return
+
+    def _had(self, arrived: signal.struct_siginfo) -> bool:
+        """Did it come from the terminal to both? A positive code is the kernel's, which sends them to the foreground group."""
+        # But that the terminal is gone, as when a tmux session is killed, it tells the leader of the session alone.
+        alone = arrived.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
+        return arrived.si_code > 0 and not alone and _same_group(self.pid)
+
+    def _signal(self, fd: int, number: int) -> None:
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+class Caretaker:
+    """The program that a guardian becomes when its wrapper was killed, where a claim must be renewed."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.words = list(words)
+        self.environment = dict(environment)
+
+
+def shell_status(code: int) -> int:
+    """An exit status as shells tell it."""
+    return code if code >= 0 else EXIT_SIGNALLED - code
+
+
+def _number(stream: int | IO[bytes]) -> int:
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+def _readable(fd: int, timeout_s: float | None) -> bool:
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def _reap_all() -> None:
+    """Wait for all children of this process, which are what a killed guardian had."""
+    try:
+        while True:
+            os.waitpid(-1, 0)
+    except ChildProcessError:
+        return
+
+
+def _same_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False

@@ -1,0 +1,82 @@
+"""The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one of them is left.
+
+Programs that close all descriptors lose it; the mark in the environment finds those. A FIFO is opened for reading and writing
+by its keepers, which never blocks, and for reading by observers. Observers never read anything from it.
+"""
+
+import os
+import select
+import stat
+
+_ENDED = stat.S_ISVTX
+"""The mode bit that says that the tree ended in order. Data in the FIFO would be read by one observer only, and a missing
+link may be the work of a program that cleans up."""
+_HIGH = 100
+"""Shells and scripts use small descriptor numbers for files of their own."""
+
+
+def keep(path: str) -> int:
+    """Open a FIFO as one of its keepers. Raises OSError."""
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def attend(path: str) -> int:
+    """Open a FIFO as the wrapper does, which keeps it and is no part of the tree. Raises OSError."""
+    keeper = keep(path)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    finally:
+        os.close(keeper)
+
+
+def bequeath(fd: int) -> None:
+    """Give a keeper's descriptor to the program that this process executes next."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH)
+    except OSError:
+        # The limit of open files is that low.
+        os.set_inheritable(fd, True)
+
+
+def observe(path: str) -> int:
+    """Open a FIFO as an observer. Raises OSError; FileNotFoundError also for what is no FIFO."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(path)
+    return fd
+
+
+def has_ended(fd: int) -> bool:
+    """Did the tree end in order?"""
+    return bool(os.fstat(fd).st_mode & _ENDED)
+
+
+def is_kept(fd: int) -> bool:
+    """Does any process have the write end?"""
+    # An observer that came after the last keeper gets no POLLHUP, so the read has to tell.
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return True
+    return False
+
+
+def wait_until_left(fd: int, timeout_s: float) -> bool:
+    """Sleep until no process has the write end; False when the time is up before."""
+    waiting = select.poll()
+    waiting.register(fd, 0)
+    return not is_kept(fd) or bool(waiting.poll(timeout_s * 1000))
+
+
+def end(fd: int, path: str) -> None:
+    """Say that the tree ended in order, and remove its FIFO."""
+    try:
+        os.fchmod(fd, _ENDED)
+        os.unlink(path)
+    except OSError:
+        # Another program removed it, or the user cannot: an observer scans for the mark then.
+        return

@@ -1,0 +1,55 @@
+"""Signals to every process of a tree, by descriptors that cannot mean another process.
+
+A pid may be given to another process between the look and the signal. So each process is opened first, and only then is it
+checked that it belongs to the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_ROUNDS_MAX = 50
+
+
+def send(pid: int, belongs: Callable[[int], bool], *numbers: int) -> bool:
+    """Send signals to a process if it belongs to the tree; False when it does not, has ended, or may not be signalled."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not belongs(pid):
+            return False
+        for number in numbers:
+            signal.pidfd_send_signal(fd, number)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def ask(pids: Iterable[int], belongs: Callable[[int], bool]) -> None:
+    """Ask processes to end. A stopped one could not react, so it is continued."""
+    for pid in pids:
+        send(pid, belongs, signal.SIGTERM, signal.SIGCONT)
+
+
+def kill(members: Callable[[], Iterable[int]], belongs: Callable[[int], bool]) -> None:
+    """Kill processes that may fork all the time: stop them until no new one appears, then kill them all."""
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS_MAX):
+        new = [pid for pid in members() if pid not in stopped]
+        if not new:
+            break
+        for pid in new:
+            send(pid, belongs, signal.SIGSTOP)
+        stopped.update(new)
+    for pid in stopped:
+        send(pid, belongs, signal.SIGKILL)

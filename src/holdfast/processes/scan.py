@@ -1,0 +1,228 @@
+"""Finding the processes of a tree by the mark in their environment.
+
+A plain walk over /proc misses processes: one that forks and exits while the walk goes on leaves a child with a pid that the
+walk has passed already, and a process has no environment for an instant while it executes another program. So the scan begins
+behind the last pid that the kernel gave out, wraps around, and then follows new pids until it has caught up: a child always
+lies ahead of its parent. An empty environment is read again until the process has one or is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+# Type checkers know this name. Importing `typing` would take the guardian as long as everything else.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MARK = "HOLDFAST_CUSTODY"
+"""The environment variable that names the trees a process belongs to, the outermost first, with colons between them."""
+GUARDIAN = "HOLDFAST_GUARDIAN"
+"""The environment variable that only the guardian of a tree has."""
+
+_PF_KTHREAD = 0x00200000
+_EMPTY_TRIES = 400
+_EMPTY_PAUSE_S = 0.0005
+_FOLLOWED_MAX = 200_000
+_READ_BYTES = 1 << 17
+_PAGE_BYTES = 4096
+
+
+class Stat:
+    """What /proc/PID/stat says of a process."""
+
+    def __init__(self, raw: bytes) -> None:
+        # A program may put spaces and brackets into its name: the fields begin behind the last bracket.
+        name, _, rest = raw.rpartition(b")")
+        fields = rest.split()
+        self.name = name.partition(b"(")[2].decode(errors="replace")
+        self.state = fields[0].decode()
+        self.parent = int(fields[1])
+        self.flags = int(fields[6])
+        self.threads = int(fields[17])
+        self.bare = 0 < int(fields[47]) == int(fields[48])
+        """It has memory, and no environment in it."""
+
+    @property
+    def ended(self) -> bool:
+        """Is it a zombie? The other threads of a process may go on after its first one has ended."""
+        return self.state in "ZXx" and self.threads <= 1
+
+
+class Marked:
+    """A process that carries the mark of a tree."""
+
+    def __init__(self, pid: int, name: str, *, guardian: bool) -> None:
+        self.pid = pid
+        self.name = name
+        self.guardian = guardian
+
+
+class Found:
+    """What a scan found. `hidden` says that a process of the tree's user could not be read."""
+
+    def __init__(self, marked: list[Marked], *, hidden: bool) -> None:
+        self.marked = marked
+        self.hidden = hidden
+
+
+def stat(pid: int | str) -> Stat | None:
+    """What the kernel says of a process; None when there is none, or it is hidden."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        raw = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return Stat(raw)
+
+
+def scan(tree: str, user: int, each: Callable[[Marked], None] | None = None) -> Found:
+    """Find every process with the mark of a tree that `user` started. `each` is called for each as soon as it is found."""
+    marked: dict[int, Marked] = {}
+    hidden = False
+    for pid in _pids():
+        if pid in marked:
+            continue
+        environment = _environment(pid)
+        if environment is None:
+            hidden = hidden or _belongs_to(pid, user)
+        elif (guardian := _marked_as(environment, tree)) is not None and _is_process(pid):
+            seen = stat(pid)
+            marked[pid] = one = Marked(pid, "" if seen is None else seen.name, guardian=guardian)
+            if each is not None:
+                each(one)
+    return Found(list(marked.values()), hidden=hidden)
+
+
+def carries(pid: int, tree: str) -> bool:
+    """Has this process the mark of a tree?"""
+    environment = _environment(pid)
+    return environment is not None and _marked_as(environment, tree) is not None
+
+
+def children() -> dict[int, list[int]]:
+    """The live children of every process that can be seen."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (seen := stat(name)) is not None and not seen.ended:
+            found.setdefault(seen.parent, []).append(int(name))
+    return found
+
+
+def descendants(roots: list[int]) -> list[int]:
+    """The processes below some, parents before their children."""
+    below, found = children(), list(roots)
+    for pid in found:
+        found += below.get(pid, [])
+    return found[len(roots) :]
+
+
+def _pids() -> Iterator[int]:
+    """The pids to look at, in an order in which a child never comes before its parent. Some are no processes any more."""
+    first = last = _last_pid()
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    yield from (pid for pid in pids if pid > first)
+    yield from (pid for pid in pids if pid <= first)
+    followed = 0
+    while (newest := _last_pid()) != last and followed < _FOLLOWED_MAX:
+        new = range(last + 1, newest + 1) if newest > last else (*range(last + 1, _pid_max() + 1), *range(1, newest + 1))
+        yield from new
+        followed += len(new)
+        last = newest
+
+
+def _last_pid() -> int:
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return int(file.read(128).split()[4])
+
+
+def _pid_max() -> int:
+    with open("/proc/sys/kernel/pid_max", "rb", buffering=0) as file:
+        return int(file.read(32))
+
+
+def _environment(pid: int) -> bytes | None:
+    """The environment of a process: empty when it has none or is gone, None when it may not be read."""
+    for _ in range(_EMPTY_TRIES):
+        raw = _read_environment(pid)
+        if raw is None or raw:
+            return raw
+        seen = stat(pid)
+        if seen is None or seen.ended or seen.flags & _PF_KTHREAD:
+            return b""
+        if seen.state in "ZXx":
+            # The first thread has ended and its memory is gone. Another thread still shows it.
+            return _environment_of_threads(pid)
+        if seen.bare:
+            return b""
+        # It is about to execute another program, or to end.
+        time.sleep(_EMPTY_PAUSE_S)
+    return b""
+
+
+def _environment_of_threads(pid: int) -> bytes | None:
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return b""
+    for thread in threads:
+        raw = _read_environment(thread) if thread != pid else b""
+        if raw is None or raw:
+            return raw
+    return b""
+
+
+def _read_environment(pid: int) -> bytes | None:
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
+    except OSError:
+        return b""
+    try:
+        raw = os.read(fd, _READ_BYTES)
+        # The kernel hands it out by the page.
+        if raw and len(raw) % _PAGE_BYTES == 0:
+            while more := os.read(fd, _READ_BYTES):
+                raw += more
+        return raw
+    except PermissionError:
+        return None
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _marked_as(environment: bytes, tree: str) -> bool | None:
+    """None without the mark; whether it is the tree's guardian with it."""
+    wanted = tree.encode()
+    if wanted not in environment:
+        return None
+    variables = dict(one.partition(b"=")[::2] for one in environment.split(b"\0"))
+    if wanted not in variables.get(MARK.encode(), b"").split(b":"):
+        return None
+    return variables.get(GUARDIAN.encode()) == wanted
+
+
+def _belongs_to(pid: int, user: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == user
+    except OSError:
+        return False
+
+
+def _is_process(pid: int) -> bool:
+    """Not a thread, which /proc shows under its own number too."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return any(line.startswith(b"Tgid:") and int(line.split()[1]) == pid for line in file)
+    except OSError:
+        return False

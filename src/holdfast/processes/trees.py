@@ -1,0 +1,278 @@
+"""The process trees of commands that run under claims on one store: is a tree alive, when does it end, what is left of it.
+
+A tree is known by an id that begins with the user who started it. Its FIFO lies in a folder beside the store, or in the user's
+state folder for a database on another machine.
+"""
+
+import os
+import re
+import secrets
+import select
+import signal
+import stat
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.access import LACKING, Access, make_folder, make_node, unusable
+from holdfast.kernel.holder import Liveness
+from holdfast.processes import fifo
+from holdfast.processes import kill as killing
+from holdfast.processes.scan import Found, Marked, carries, descendants, scan
+from holdfast.processes.scan import stat as process_stat
+
+_ID = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{16}\Z")
+_SWEEP_AGE_S = 60.0
+_KILLED_S = 5.0
+"""How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
+
+_KILLED_AGAIN_S = 0.2
+
+
+class Survivor(NamedTuple):
+    """A live process of a tree."""
+
+    pid: int
+    name: str
+
+
+def new_id() -> str:
+    """The id of a tree that this process begins."""
+    return f"{os.geteuid()}-{secrets.token_hex(8)}"
+
+
+class Trees:
+    """The trees of one store. `folder` says None for a store in memory, whose trees are found by their mark alone. Both are
+    asked for with the first tree."""
+
+    def __init__(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
+        self._folder_of = folder
+        self._access_of = access
+
+    @cached_property
+    def _folder(self) -> Path | None:
+        return self._folder_of()
+
+    def begin(self, tree: str) -> tuple[str | None, int | None]:
+        """Make the FIFO of a new tree; return its path and this process's end of it. Raises StoreUnavailable."""
+        if self._folder is None:
+            return None, None
+        path = self._folder / tree
+        try:
+            access = self._access_of()
+            make_folder(self._folder, access)
+            make_node(path, stat.S_IFIFO, access)
+            return os.fspath(path), fifo.attend(os.fspath(path))
+        except OSError as error:
+            raise unusable(path, error) from None
+
+    def liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        """Does any process of a tree live? `in_sight` says that its pid namespace is this process's. Raises StoreUnavailable
+        when the question cannot be answered for want of descriptors or memory."""
+        if not _ID.match(tree):
+            return Liveness.UNKNOWN
+        kept = self._kept(tree)
+        if kept is not None:
+            return Liveness.ALIVE if kept else Liveness.DEAD
+        if not in_sight:
+            return Liveness.UNKNOWN
+        found = self._scan(tree)
+        if found.marked:
+            return Liveness.ALIVE
+        return Liveness.UNKNOWN if found.hidden or _is_out_of_view(tree) else Liveness.DEAD
+
+    def kept(self, tree: str) -> int | None:
+        """A descriptor of the tree's FIFO that is hung up when no process keeps it any more; None when none does, or there is
+        no FIFO. The caller closes it."""
+        fd = self._observed(tree) if _ID.match(tree) else None
+        if fd is None or (not fifo.has_ended(fd) and fifo.is_kept(fd)):
+            return fd
+        os.close(fd)
+        return None
+
+    def watch(self, tree: str) -> int | None:
+        """A descriptor that becomes readable, or is hung up, when the tree may have ended; None when there is none to wait
+        for. The caller closes it."""
+        fd = self.kept(tree)
+        if fd is not None or not _ID.match(tree):
+            return fd
+        for one in self._scan(tree).marked:
+            try:
+                pidfd = os.pidfd_open(one.pid)
+            except OSError:
+                continue
+            if carries(one.pid, tree):
+                return pidfd
+            os.close(pidfd)
+        return None
+
+    def survivors(self, tree: str) -> list[Survivor]:
+        """The live processes of a tree that can be seen, without its guardian."""
+        return [Survivor(one.pid, one.name) for one in self._members(tree) if not one.guardian]
+
+    def end(self, tree: str, grace_s: float) -> bool:
+        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone."""
+        if not _ID.match(tree):
+            return False
+
+        def belongs(pid: int) -> bool:
+            return self._belongs(tree, pid)
+
+        members = self._members(tree)
+        guardians = [one.pid for one in members if one.guardian]
+        # A guardian asks, waits and kills by itself, and misses none.
+        killing.ask(guardians or [one.pid for one in members], belongs)
+        if self._wait_for_end(tree, grace_s + (_KILLED_S if guardians else 0.0)):
+            return True
+        deadline_s = time.monotonic() + _KILLED_S
+        while time.monotonic() < deadline_s:
+            # Each is stopped as soon as it is found: what is stopped forks no more.
+            scan(tree, _user(tree), lambda one: _stop(one, belongs))
+            killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
+            if self._wait_for_end(tree, _KILLED_AGAIN_S):
+                return True
+        return False
+
+    def sweep(self) -> int:
+        """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
+        if self._folder is None:
+            return 0
+        removed = 0
+        try:
+            names = [name for name in os.listdir(self._folder) if _ID.match(name)]
+        except OSError:
+            return 0
+        for name in names:
+            try:
+                path = self._folder / name
+                old = time.time() - path.stat().st_mtime > _SWEEP_AGE_S
+                if old and self.liveness(name, in_sight=True) is Liveness.DEAD:
+                    path.unlink()
+                    removed += 1
+            except OSError:
+                continue
+        return removed
+
+    def _kept(self, tree: str) -> bool | None:
+        """True while a process keeps the FIFO, False when the tree ended in order; None when the FIFO does not tell."""
+        fd = self._observed(tree)
+        if fd is None:
+            return None
+        try:
+            if fifo.has_ended(fd):
+                return False
+            return True if fifo.is_kept(fd) else None
+        finally:
+            os.close(fd)
+
+    def _observed(self, tree: str) -> int | None:
+        if self._folder is None:
+            return None
+        try:
+            return fifo.observe(os.fspath(self._folder / tree))
+        except OSError as error:
+            if error.errno in LACKING:
+                # It says nothing of the tree.
+                raise unusable(self._folder / tree, error) from None
+            return None
+
+    def _scan(self, tree: str) -> Found:
+        try:
+            return scan(tree, _user(tree))
+        except OSError as error:
+            if error.errno in LACKING:
+                raise unusable("/proc", error) from None
+            return Found([], hidden=True)
+
+    def _members(self, tree: str) -> list[Marked]:
+        """Those with the mark, those that have the FIFO, and the descendants of either."""
+        found = {one.pid: one for one in self._scan(tree).marked} if _ID.match(tree) else {}
+        for pid in self._heirs(tree):
+            found.setdefault(pid, _named(pid))
+        for pid in descendants([*found]):
+            found.setdefault(pid, _named(pid))
+        found.pop(os.getpid(), None)
+        return list(found.values())
+
+    def _belongs(self, tree: str, pid: int) -> bool:
+        """Is it, or is a process above it, one of those with the mark or the FIFO?"""
+        wanted = self._identity(tree)
+        while pid > 1:
+            if carries(pid, tree) or (wanted is not None and _inherited(pid, wanted)):
+                return True
+            seen = process_stat(pid)
+            pid = 0 if seen is None else seen.parent
+        return False
+
+    def _heirs(self, tree: str) -> list[int]:
+        """The processes that inherited the FIFO."""
+        wanted = self._identity(tree)
+        if wanted is None:
+            return []
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _inherited(int(name), wanted)]
+
+    def _identity(self, tree: str) -> tuple[int, int] | None:
+        try:
+            found = None if self._folder is None else os.stat(self._folder / tree)
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _wait_for_end(self, tree: str, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while self.liveness(tree, in_sight=True) is not Liveness.DEAD:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            fd = self.watch(tree)
+            if fd is None:
+                # It ended in between, or cannot be seen.
+                if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
+                    return False
+                continue
+            waiting = select.poll()
+            waiting.register(fd, select.POLLIN)
+            waiting.poll(left_s * 1000)
+            os.close(fd)
+        return True
+
+
+def _user(tree: str) -> int:
+    return int(tree.partition("-")[0])
+
+
+def _is_out_of_view(tree: str) -> bool:
+    """Could a process of the tree's user live here without being seen? As with another user's, or where /proc hides some."""
+    if os.geteuid() not in (0, _user(tree)):
+        return True
+    return process_stat(1) is None
+
+
+def _named(pid: int) -> Marked:
+    seen = process_stat(pid)
+    return Marked(pid, "" if seen is None else seen.name, guardian=False)
+
+
+def _stop(one: Marked, belongs: Callable[[int], bool]) -> None:
+    if not one.guardian:
+        killing.send(one.pid, belongs, signal.SIGSTOP)
+
+
+def _inherited(pid: int, wanted: tuple[int, int]) -> bool:
+    """Has a process the FIFO as its tree does? The wrapper has it for writing alone."""
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            found = os.stat(f"/proc/{pid}/fd/{fd}")
+            if (found.st_dev, found.st_ino) == wanted and _mode(pid, fd) == os.O_RDWR:
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def _mode(pid: int, fd: str) -> int:
+    with open(f"/proc/{pid}/fdinfo/{fd}", "rb", buffering=0) as file:
+        flags = next(line.split()[1] for line in file.read(256).splitlines() if line.startswith(b"flags:"))
+    return int(flags, 8) & os.O_ACCMODE
