@@ -388,7 +388,8 @@ def test_killing_what_would_become_the_command(locks: Bench, tmp_path: Path) -> 
     first, _ = locks.hold("a", "--by", "job-1")
     second = locks.run("a", "--by", "job-2", "-q", "--", "touch", "ran")
     locks.waiting("a", "job-2")
-    [child] = children(second.pid)
+    [guardian] = children(second.pid)
+    [child] = children(guardian)
     os.kill(child, signal.SIGKILL)
     status, _, err = end(second)
     assert status == 137

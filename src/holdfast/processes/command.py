@@ -7,8 +7,8 @@ becomes the program. Until `begin` it sleeps, and it ends by itself if the wrapp
 import os
 import select
 import signal
+import subprocess
 import sys
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
@@ -26,9 +26,6 @@ LEFTOVERS = ("wait", "keep", "end")
 """What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
 
 Stream = int | IO[bytes] | None
-
-_starting = threading.Lock()
-"""The pipes of one guardian must not be inherited by another."""
 
 
 class Command:
@@ -67,39 +64,41 @@ class Command:
         outer = around.get(MARK)
         own = {MARK: f"{outer}:{self.tree}" if outer else self.tree, GUARDIAN: self.tree}
         group = 0 if leader else os.getpgrp()
-        streams = [(os.POSIX_SPAWN_DUP2, _number(one), at) for at, one in enumerate((stdin, stdout, stderr)) if one is not None]
-        with _starting:
-            orders, self._orders = os.pipe()
-            self._said, said = os.pipe()
-            try:
-                for fd in (orders, said):
-                    os.set_inheritable(fd, True)
-                self.guardian = os.posix_spawn(
-                    sys.executable,
-                    [sys.executable, "-I", "-S", guardians.__file__, str(orders), str(said), str(group)],
-                    {**around, **own},
-                    file_actions=streams,
-                    setpgroup=0,
-                )
-            except OSError as error:
-                os.close(self._orders)
-                os.close(self._said)
-                raise Unavailable(
-                    f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
-                ) from None
-            finally:
-                os.close(orders)
-                os.close(said)
+        orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
+        self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
+        try:
+            for fd in (orders, said):
+                os.set_inheritable(fd, adopts)
+            # posix_spawn(3) would be as fast, but glibc's ignores two signals in the child, and so in the command.
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardians.__file__, str(orders), str(said), str(group)],
+                env={**around, **own},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                # A wrapper hands on every descriptor that it was given, as a shell does.
+                close_fds=not adopts,
+                pass_fds=() if adopts else (orders, said),
+                process_group=0,
+            )
+        except OSError as error:
+            os.close(self._orders)
+            os.close(self._said)
+            raise Unavailable(
+                f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
+            ) from None
+        finally:
+            os.close(orders)
+            os.close(said)
+        self.guardian = self._guardian.pid
         self._guardian_fd = os.pidfd_open(self.guardian)
-        self._guardian_status: int | None = None
         self._read = b""
         self._pid: int | None = None
         self._fd: int | None = None
         self._status: int | None = None
-        self._kept: int | None = None
+        self._entered = False
         self._path: str | None = None
         self._over = False
-        self._reaping = threading.Lock()
         self.began = False
         """Was it let become the command?"""
         self.unfit: OSError | None = None
@@ -123,7 +122,7 @@ class Command:
 
     def begin(self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None) -> None:
         """Let it become the command, with this added to its environment. `enter` comes first, where a claim is recorded."""
-        if self._kept is None:
+        if not self._entered:
             self.enter(trees)
         self.began = True
         order = {
@@ -141,7 +140,7 @@ class Command:
 
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
-        self._path, self._kept = trees.begin(self.tree)
+        self._path, self._entered = trees.begin(self.tree), True
         return self.tree
 
     def ended(self) -> bool:
@@ -218,20 +217,15 @@ class Command:
         if self._over:
             return
         self._over = True
-        if self._kept is not None:
-            if self._path is not None and self._guardian_status is not None:
-                fifo.end(self._kept, self._path)
-            os.close(self._kept)
+        if self._path is not None and self._guardian.returncode is not None:
+            fifo.end(self._path, remove=True)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
                 os.close(fd)
 
     def _reap_guardian(self) -> int:
-        """Wait for the guardian's end; return its wait status."""
-        with self._reaping:
-            if self._guardian_status is None:
-                self._guardian_status = os.waitpid(self.guardian, 0)[1]
-            return self._guardian_status
+        """Wait for the guardian's end; return its exit status."""
+        return self._guardian.wait()
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""
@@ -297,10 +291,6 @@ class Caretaker:
 def shell_status(code: int) -> int:
     """An exit status as shells tell it."""
     return code if code >= 0 else EXIT_SIGNALLED - code
-
-
-def _number(stream: int | IO[bytes]) -> int:
-    return stream if isinstance(stream, int) else stream.fileno()
 
 
 def _readable(fd: int, timeout_s: float | None) -> bool:

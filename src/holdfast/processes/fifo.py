@@ -1,11 +1,10 @@
 """The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one of them is left.
 
-Programs that close all descriptors lose it; the mark in the environment finds those. A FIFO is opened for reading and writing
-by its keepers, which never blocks, and for reading by observers. Observers never read anything from it.
+Programs that close all descriptors lose it; the mark in the environment finds those. The guardian and the processes of the tree
+keep a FIFO open for reading and writing, which never blocks. Observers open it for reading. Nobody writes to it.
 """
 
 import os
-import select
 import stat
 
 _ENDED = stat.S_ISVTX
@@ -18,15 +17,6 @@ _HIGH = 100
 def keep(path: str) -> int:
     """Open a FIFO as one of its keepers. Raises OSError."""
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def attend(path: str) -> int:
-    """Open a FIFO as the wrapper does, which keeps it and is no part of the tree. Raises OSError."""
-    keeper = keep(path)
-    try:
-        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    finally:
-        os.close(keeper)
 
 
 def bequeath(fd: int) -> None:
@@ -65,18 +55,18 @@ def is_kept(fd: int) -> bool:
     return False
 
 
-def wait_until_left(fd: int, timeout_s: float) -> bool:
-    """Sleep until no process has the write end; False when the time is up before."""
-    waiting = select.poll()
-    waiting.register(fd, 0)
-    return not is_kept(fd) or bool(waiting.poll(timeout_s * 1000))
-
-
-def end(fd: int, path: str) -> None:
-    """Say that the tree ended in order, and remove its FIFO."""
+def end(path: str, *, remove: bool) -> None:
+    """Say that the tree ended in order. Remove its FIFO too, unless a wrapper lives that does: until then the FIFO tells."""
     try:
-        os.fchmod(fd, _ENDED)
-        os.unlink(path)
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        # Another program removed it, or the user cannot: an observer scans for the mark then.
+        # Another program removed it: an observer scans for the mark then.
         return
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(os.fstat(fd).st_mode) | _ENDED)
+        if remove:
+            os.unlink(path)
+    except OSError:
+        return
+    finally:
+        os.close(fd)

@@ -48,6 +48,17 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def above_streams(fd: int) -> int:
+    """The same file under a number that standard input, output and error cannot have, where those were closed."""
+    if fd > 2:
+        return fd
+    import fcntl
+
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
+
+
 def framed(message: Any) -> bytes:
     """A message to the guardian."""
     body = marshal.dumps(message)
@@ -121,6 +132,7 @@ class _Wrapper:
         self.orders = orders
         self.words = words
         self._read = b""
+        self.gone = False
 
     def tell(self, line: str) -> None:
         try:
@@ -146,7 +158,7 @@ def main(arguments: list[str]) -> None:
     """Guard one command."""
     orders, words, group = (int(one) for one in arguments)
     wrapper = _Wrapper(orders, words)
-    told, tell = os.pipe2(os.O_CLOEXEC)
+    told, tell = (above_streams(fd) for fd in os.pipe())
     become_subreaper()
     os.set_inheritable(orders, False)
     os.set_inheritable(words, False)
@@ -165,7 +177,7 @@ def main(arguments: list[str]) -> None:
         os.waitpid(command, 0)
         os._exit(0)
     guard._grace_s = order["grace_s"]
-    kept = _keep(order["fifo"])
+    _keep(order["fifo"])
     os.set_blocking(tell, True)
     with open(tell, "wb") as pipe:
         try:
@@ -175,8 +187,9 @@ def main(arguments: list[str]) -> None:
             # It was killed while it waited.
             pass
     _attend(guard, wrapper, order)
-    if kept is not None:
-        fifo.end(kept, order["fifo"])
+    if order["fifo"] is not None:
+        # Before this process lets go of it: whoever is woken by that finds that the tree is over.
+        fifo.end(order["fifo"], remove=wrapper.gone)
     os._exit(0)
 
 
@@ -197,6 +210,7 @@ def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any]) -> None:
                     order["bound"] = False
             except EOFError:
                 listening = []
+                wrapper.gone = True
                 if order["bound"]:
                     guard.end()
                 elif order["caretaker"]:

@@ -42,6 +42,7 @@ class Stat:
         self.parent = int(fields[1])
         self.flags = int(fields[6])
         self.threads = int(fields[17])
+        self.start_ticks = int(fields[19])
         self.bare = 0 < int(fields[47]) == int(fields[48])
         """It has memory, and no environment in it."""
 

@@ -1,6 +1,7 @@
 """The process trees of commands that run under claims on one store: is a tree alive, when does it end, what is left of it.
 
-A tree is known by an id that begins with the user who started it. Its FIFO lies in a folder beside the store, or in the user's
+The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper, which has the orphans of the
+tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a folder beside the store, or in the user's
 state folder for a database on another machine.
 """
 
@@ -23,7 +24,7 @@ from holdfast.processes import kill as killing
 from holdfast.processes.scan import Found, Marked, carries, descendants, scan
 from holdfast.processes.scan import stat as process_stat
 
-_ID = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{16}\Z")
+_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}\Z")
 _SWEEP_AGE_S = 60.0
 _KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
@@ -40,7 +41,8 @@ class Survivor(NamedTuple):
 
 def new_id() -> str:
     """The id of a tree that this process begins."""
-    return f"{os.geteuid()}-{secrets.token_hex(8)}"
+    me = process_stat(os.getpid())
+    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{secrets.token_hex(8)}"
 
 
 class Trees:
@@ -55,16 +57,16 @@ class Trees:
     def _folder(self) -> Path | None:
         return self._folder_of()
 
-    def begin(self, tree: str) -> tuple[str | None, int | None]:
-        """Make the FIFO of a new tree; return its path and this process's end of it. Raises StoreUnavailable."""
+    def begin(self, tree: str) -> str | None:
+        """Make the FIFO of a new tree; return its path. Raises StoreUnavailable."""
         if self._folder is None:
-            return None, None
+            return None
         path = self._folder / tree
         try:
             access = self._access_of()
             make_folder(self._folder, access)
             make_node(path, stat.S_IFIFO, access)
-            return os.fspath(path), fifo.attend(os.fspath(path))
+            return os.fspath(path)
         except OSError as error:
             raise unusable(path, error) from None
 
@@ -78,6 +80,8 @@ class Trees:
             return Liveness.ALIVE if kept else Liveness.DEAD
         if not in_sight:
             return Liveness.UNKNOWN
+        if _wrapper_of(tree) is not None:
+            return Liveness.ALIVE
         found = self._scan(tree)
         if found.marked:
             return Liveness.ALIVE
@@ -98,6 +102,11 @@ class Trees:
         fd = self.kept(tree)
         if fd is not None or not _ID.match(tree):
             return fd
+        if (wrapper := _wrapper_of(tree)) is not None:
+            try:
+                return os.pidfd_open(wrapper)
+            except OSError:
+                return None
         for one in self._scan(tree).marked:
             try:
                 pidfd = os.pidfd_open(one.pid)
@@ -243,6 +252,13 @@ def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
 
 
+def _wrapper_of(tree: str) -> int | None:
+    """The pid of the process that began a tree, if it lives."""
+    _, pid, start_ticks, _ = tree.split("-")
+    seen = process_stat(int(pid))
+    return None if seen is None or seen.ended or seen.start_ticks != int(start_ticks) else int(pid)
+
+
 def _is_out_of_view(tree: str) -> bool:
     """Could a process of the tree's user live here without being seen? As with another user's, or where /proc hides some."""
     if os.geteuid() not in (0, _user(tree)):
@@ -261,11 +277,11 @@ def _stop(one: Marked, belongs: Callable[[int], bool]) -> None:
 
 
 def _inherited(pid: int, wanted: tuple[int, int]) -> bool:
-    """Has a process the FIFO as its tree does? The wrapper has it for writing alone."""
+    """Has a process the FIFO as its tree does? Observers have it for reading alone."""
     try:
         for fd in os.listdir(f"/proc/{pid}/fd"):
             found = os.stat(f"/proc/{pid}/fd/{fd}")
-            if (found.st_dev, found.st_ino) == wanted and _mode(pid, fd) == os.O_RDWR:
+            if (found.st_dev, found.st_ino) == wanted and _mode(pid, fd) != os.O_RDONLY:
                 return True
     except OSError:
         return False
