@@ -84,8 +84,9 @@ def stat(pid: int | str) -> Stat | None:
     return Stat(raw)
 
 
-def scan(tree: str, user: int, each: Callable[[Marked], None] | None = None) -> Found:
-    """Find every process with the mark of a tree that `user` started. `each` is called for each as soon as it is found."""
+def scan(tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None) -> Found:
+    """Find every process with the mark of a tree that `user` began at a time. `each` is called for each as soon as it is
+    found."""
     marked: dict[int, Marked] = {}
     hidden = False
     for pid in _pids():
@@ -93,7 +94,7 @@ def scan(tree: str, user: int, each: Callable[[Marked], None] | None = None) -> 
             continue
         environment = _environment(pid)
         if environment is None:
-            hidden = hidden or _belongs_to(pid, user)
+            hidden = hidden or _may_belong(pid, user, since_ticks)
         elif (guardian := _marked_as(environment, tree)) is not None and _is_process(pid):
             seen = stat(pid)
             marked[pid] = one = Marked(pid, "" if seen is None else seen.name, guardian=guardian)
@@ -213,9 +214,11 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
     return variables.get(GUARDIAN.encode()) == wanted
 
 
-def _belongs_to(pid: int, user: int) -> bool:
+def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
+    """Is an unreadable process the user's, and not older than the tree?"""
+    seen = stat(pid)
     try:
-        return os.stat(f"/proc/{pid}").st_uid == user
+        return seen is not None and seen.start_ticks >= since_ticks and os.stat(f"/proc/{pid}").st_uid == user
     except OSError:
         return False
 

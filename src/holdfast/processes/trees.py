@@ -138,13 +138,13 @@ class Trees:
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
-            scan(tree, _user(tree), lambda one: _stop(one, belongs))
+            scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
             if self._wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
         return False
 
-    def sweep(self) -> int:
+    def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
         """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
         if self._folder is None:
             return 0
@@ -156,7 +156,7 @@ class Trees:
         for name in names:
             try:
                 path = self._folder / name
-                old = time.time() - path.stat().st_mtime > _SWEEP_AGE_S
+                old = time.time() - path.stat().st_mtime >= older_than_s
                 if old and self.liveness(name, in_sight=True) is Liveness.DEAD:
                     path.unlink()
                     removed += 1
@@ -189,7 +189,7 @@ class Trees:
 
     def _scan(self, tree: str) -> Found:
         try:
-            return scan(tree, _user(tree))
+            return scan(tree, _user(tree), _start_of(tree))
         except OSError as error:
             if error.errno in LACKING:
                 raise unusable("/proc", error) from None
@@ -250,6 +250,10 @@ class Trees:
 
 def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
+
+
+def _start_of(tree: str) -> int:
+    return int(tree.split("-")[2])
 
 
 def _wrapper_of(tree: str) -> int | None:
