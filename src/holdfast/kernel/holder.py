@@ -8,6 +8,7 @@ verdict is here.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -44,6 +45,13 @@ class Sighting(NamedTuple):
     """It lives and does nothing until it is continued."""
     parent_pid: int = 0
     """Its parent in the same namespace; 0 when it has none there, or it is hidden from us."""
+
+
+class Survivor(NamedTuple):
+    """A live process of a tree."""
+
+    pid: int
+    name: str
 
 
 class Holder(Plain, frozen=True, kw_only=True):
@@ -111,6 +119,14 @@ class Processes(Protocol):
         """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
         ...
 
+    def end_tree(self, tree: str, grace_s: float) -> bool:
+        """End a tree of this machine: SIGTERM, and SIGKILL to what is left after the grace. True when it is gone."""
+        ...
+
+    def survivors(self, tree: str) -> list[Survivor]:
+        """The live processes of a tree that can be seen from here."""
+        ...
+
     def current(self, label: str = "") -> Holder:
         """This process as a holder."""
         ...
@@ -162,3 +178,19 @@ def stopped(holder: Holder, processes: Processes) -> bool:
         return False
     seen = processes.sight(holder.pid)
     return seen is not None and seen.stopped and seen.start_ticks == holder.start_ticks
+
+
+def orphaned(holder: Holder, processes: Processes, *, embedded: bool) -> list[Survivor]:
+    """The processes by which a holder still lives whose command is dead; empty for any other holder."""
+    if not holder.tree or probe(holder.leader, processes, embedded=embedded) is not Liveness.DEAD:
+        return []
+    return processes.survivors(holder.tree)
+
+
+def named(survivors: Sequence[Survivor]) -> str:
+    """Processes in a sentence: `4711 flash.py, 4712 tftp`."""
+    shown = ", ".join(f"{one.pid} {one.name}" for one in survivors[:_NAMED_MAX])
+    return shown if len(survivors) <= _NAMED_MAX else f"{shown} and {len(survivors) - _NAMED_MAX} more"
+
+
+_NAMED_MAX = 5

@@ -1,8 +1,8 @@
 """The process trees of commands that run under claims on one store: is a tree alive, when does it end, what is left of it.
 
 The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper, which has the orphans of the
-tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a folder beside the store, or in the user's
-state folder for a database on another machine.
+tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a
+folder beside the store, or in the user's state folder for a database.
 """
 
 import os
@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.access import LACKING, Access, make_folder, make_node, unusable
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import fifo
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import Found, Marked, carries, descendants, scan
@@ -30,13 +29,6 @@ _KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
 
 _KILLED_AGAIN_S = 0.2
-
-
-class Survivor(NamedTuple):
-    """A live process of a tree."""
-
-    pid: int
-    name: str
 
 
 def new_id() -> str:

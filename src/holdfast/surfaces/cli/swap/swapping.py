@@ -10,10 +10,10 @@ import click
 from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import EXIT_DONE, HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
+from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
-from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.workflows.words import Telling

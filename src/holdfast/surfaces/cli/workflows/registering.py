@@ -8,10 +8,10 @@ from holdfast.app import Holdfast
 from holdfast.domains.workflows import Workflow
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Unavailable
+from holdfast.processes.signals import interruptible
 from holdfast.surfaces.answers.workflows import registered_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option, more_than_nothing, quiet_option
-from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.output import answer, remark, write
 from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import moment

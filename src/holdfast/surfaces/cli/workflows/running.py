@@ -11,10 +11,10 @@ import click
 from holdfast.app import Holdfast
 from holdfast.domains.workflows import Work
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
+from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.options import quiet_option
-from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.workflows.options import (
