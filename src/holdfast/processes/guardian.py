@@ -15,15 +15,17 @@ import errno
 import marshal
 import os
 import select
-import signal
 import sys
 import time
 
-# Type checkers know this name. Importing `typing` would take as long as everything else here.
+# Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as everything else here.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    import signal
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 if __name__ == "__main__":
     # This process was started without the folders of installed packages.

@@ -7,7 +7,6 @@ folder beside the store, or in the user's state folder for a database.
 
 import os
 import re
-import secrets
 import select
 import signal
 import stat
@@ -34,7 +33,7 @@ _KILLED_AGAIN_S = 0.2
 def new_id() -> str:
     """The id of a tree that this process begins."""
     me = process_stat(os.getpid())
-    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{secrets.token_hex(8)}"
+    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{os.urandom(8).hex()}"
 
 
 class Trees:
