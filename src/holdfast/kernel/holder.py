@@ -8,6 +8,7 @@ verdict is here.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -109,6 +110,15 @@ class Processes(Protocol):
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
+        ...
+
+    def survivors(self, tree: str) -> Sequence[tuple[int, str]]:
+        """The live processes of a tree that can be seen from here: their pids and names."""
+        ...
+
+    def end_tree(self, tree: str, grace_s: float) -> bool:
+        """End every process of a tree: SIGTERM, and SIGKILL to those that are left after the grace. Sleeps until the tree is
+        gone. False when it is not, or that cannot be seen."""
         ...
 
     def current(self, label: str = "") -> Holder:
