@@ -84,8 +84,9 @@ def stat(pid: int | str) -> Stat | None:
     return Stat(raw)
 
 
-def scan(tree: str, user: int, each: Callable[[Marked], None] | None = None) -> Found:
-    """Find every process with the mark of a tree that `user` started. `each` is called for each as soon as it is found."""
+def scan(tree: str, user: int, since_ticks: int = 0, each: Callable[[Marked], None] | None = None) -> Found:
+    """Find every process with the mark of a tree that `user` started at `since_ticks`. `each` is called for each as soon as it
+    is found."""
     marked: dict[int, Marked] = {}
     hidden = False
     for pid in _pids():
@@ -93,7 +94,7 @@ def scan(tree: str, user: int, each: Callable[[Marked], None] | None = None) -> 
             continue
         environment = _environment(pid)
         if environment is None:
-            hidden = hidden or _belongs_to(pid, user)
+            hidden = hidden or _may_belong(pid, user, since_ticks)
         elif (guardian := _marked_as(environment, tree)) is not None and _is_process(pid):
             seen = stat(pid)
             marked[pid] = one = Marked(pid, "" if seen is None else seen.name, guardian=guardian)
@@ -213,11 +214,16 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
     return variables.get(GUARDIAN.encode()) == wanted
 
 
-def _belongs_to(pid: int, user: int) -> bool:
+def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
+    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than the first process
+    may read neither that one nor kernel threads. Those are older than the tree, or no processes."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid == user
+        if os.stat(f"/proc/{pid}").st_uid != user:
+            return False
     except OSError:
         return False
+    seen = stat(pid)
+    return seen is None or not (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks)
 
 
 def _is_process(pid: int) -> bool:

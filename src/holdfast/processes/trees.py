@@ -138,7 +138,7 @@ class Trees:
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
-            scan(tree, _user(tree), lambda one: _stop(one, belongs))
+            scan(tree, _user(tree), _start(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
             if self._wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
@@ -189,7 +189,7 @@ class Trees:
 
     def _scan(self, tree: str) -> Found:
         try:
-            return scan(tree, _user(tree))
+            return scan(tree, _user(tree), _start(tree))
         except OSError as error:
             if error.errno in LACKING:
                 raise unusable("/proc", error) from None
@@ -250,6 +250,11 @@ class Trees:
 
 def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
+
+
+def _start(tree: str) -> int:
+    """When the process began that began the tree, in clock ticks since boot. No process of the tree is older."""
+    return int(tree.split("-")[2])
 
 
 def _wrapper_of(tree: str) -> int | None:
