@@ -215,8 +215,8 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
 
 
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
-    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than the first process
-    may read neither that one nor kernel threads. Those are older than the tree, or no processes."""
+    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than pid 1 may read
+    neither pid 1 nor kernel threads. Those are older than the tree, or no processes."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != user:
             return False
