@@ -1,0 +1,1 @@
+"""A claim lives as long as the process tree that it was taken for: with real processes, and real kills."""
