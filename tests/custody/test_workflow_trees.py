@@ -286,3 +286,26 @@ def test_a_server_of_a_load_that_fails_is_not_taken_for_a_running_load(bench: Be
     status = bench.hf.workflows.swap_status()
     assert (done.status, status.marker, status.current) == (3, None, None) and lives(server)
     assert bench("swap", "to", "B", "--policy", "refuse", "--", "echo", "loaded").out == "loaded\n"
+
+
+@pytest.mark.parametrize("bench", ["postgres"], indirect=True)
+def test_a_swap_that_loses_its_session_ends_the_whole_load_before_it_is_over(bench: Bench, postgres_url: str) -> None:
+    import psycopg
+
+    first, (_, load, child) = bench.load()
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        session = (
+            "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+            "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = current_database()"
+        )
+        assert (True,) in operator.execute(session).fetchall()
+    assert "all its processes are sent SIGTERM" in remark(first)
+    assert line(first) == "asked"
+    # The lock is free, and processes of the load live.
+    waits = bench.begin("swap", "to", "B", "--", *only_load(bench.witness))
+    assert f"waiting for a swap to A by process {first.pid}" in remark(waits)
+    assert lives(child)
+    bench.let_go()
+    assert first.wait(PATIENCE_S) == 4
+    assert end(waits)[:2] == (0, "loaded\n")
+    assert not lives(load) and not lives(child)

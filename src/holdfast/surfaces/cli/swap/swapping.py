@@ -145,5 +145,5 @@ def _load(hf: Holdfast, swap: Swap, custody: Custody) -> int:
 
 
 def _stop(custody: Custody) -> None:
-    remark("the swap is lost: its session with the database has ended. The command and all its processes are ended")
+    remark("the swap is lost: its session with the database has ended. The command and all its processes are sent SIGTERM")
     custody.command.end_tree()
