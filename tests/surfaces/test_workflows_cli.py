@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.kernel.holder import Liveness, probe
 from tests.patience import PATIENCE_S
 from tests.processes import used_by, used_since
 from tests.surfaces.command import ENTRY, CommandLine
@@ -49,6 +50,16 @@ class Bench(CommandLine):
 
     def events(self) -> list[str]:
         return [event.event for event in self.hf.workflows.swap_log()]
+
+    def load_ended(self) -> None:
+        """Wait until no process is left of the load of a killed swap."""
+        marker = self.hf.workflows.sight().marker
+        assert marker is not None
+        while probe(marker.holder, self.hf.processes, embedded=True) is not Liveness.DEAD:
+            fd = self.hf.processes.death(marker.holder)
+            if fd is not None:
+                select.select([fd], [], [], PATIENCE_S)
+                os.close(fd)
 
     def told(self, kind: str) -> None:
         """Wait until the journal tells of something."""
@@ -355,6 +366,7 @@ def test_a_swapper_killed_in_mid_load_leaves_it_unknown_what_is_loaded(bench: Be
     assert line(loads) == "up"
     loads.kill()
     assert line(loads) == "got"
+    bench.load_ended()
     shown = json.loads(bench("swap", "status", "--json").out)
     assert (shown["current"], shown["swap"], shown["unknown"]["recipe"]) == (None, None, "qwen")
     assert bench("workflows", "run", "x", "--recipe", "llama", "--", "true").status == 4
@@ -483,8 +495,9 @@ def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Benc
     assert line(swap) == "up"
     assert "a swap to llama by process" in bench("swap", "reconcile").out
     swap.kill()
-    # The command is sent SIGTERM, though nobody was left to send it.
+    # The command is sent SIGTERM by its guardian.
     assert line(swap) == "got"
+    bench.load_ended()
     assert bench("swap", "reconcile").out.startswith("cleared what was left of a swap to llama by process")
     assert bench("swap", "reconcile").out == "no swap is under way\n"
     assert bench("swap", "to", "qwen", "--", "true").status == 0

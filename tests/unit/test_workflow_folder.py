@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from holdfast.adapters.flock import FlockLock
-from holdfast.processes.procfs import Procfs
 from holdfast.adapters.workflow_folder import workflows_in_folder
 from holdfast.domains.workflows import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow, Workflows
 from holdfast.domains.workflows import wire as wires
@@ -24,6 +25,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Space
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.sqlite.store import SqliteStore
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -32,7 +34,16 @@ OWNER = Holder(host_id="h", boot_id="b", pid_ns=4, pid=5, start_ticks=678, label
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(0, 1 << 40)
 instants = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds are naive
-holders = st.builds(Holder, host_id=texts, boot_id=texts, pid_ns=numbers, pid=numbers, start_ticks=numbers, label=texts)
+holders = st.builds(
+    Holder,
+    host_id=texts,
+    boot_id=texts,
+    pid_ns=numbers,
+    pid=numbers,
+    start_ticks=numbers,
+    label=texts,
+    tree=st.just(UNSET) | st.just("0-5-678-00112233445566ff"),
+)
 others = st.dictionaries(st.just("foreign") | st.just("notes"), texts | numbers, max_size=2)
 workflows = st.builds(
     Workflow,
@@ -139,6 +150,19 @@ def test_a_file_of_the_source_system_is_read() -> None:
         "only", {"target_recipe": "q", "holder_pid": 1, "holder_start_ns": 10_000_000, "begun_at": "2026-01-01T12:00:00Z"}
     )
     assert (marker.recipe, marker.holder.start_ticks, marker.token) == ("q", 1, 0)
+
+
+def test_only_a_process_tree_is_written_as_one() -> None:
+    workflow = Workflow(
+        name="w", recipe="r", owner=OWNER, started_at=AT, last_renewed_at=AT, ttl_seconds=60, token=7, others={"gpu": 0}
+    )
+    assert "owner_tree" not in wires.workflow_to_file(workflow)
+    marker = SwapMarker(recipe="r", holder=replace(OWNER, tree="0-5-678-00112233445566ff"), begun_at=AT, token=7)
+    document = wires.marker_to_file(marker)
+    assert document["holder_tree"] == "0-5-678-00112233445566ff"
+    assert wires.marker_from_file("only", {**document, "holder_tree": None}) == replace(marker, holder=OWNER)
+    with pytest.raises(TypeError):
+        wires.marker_from_file("only", {**document, "holder_tree": 5})
 
 
 def test_records_of_an_earlier_version_are_read() -> None:

@@ -471,6 +471,12 @@ SWAP_TIMEOUT_S = 300.0
 SWAP_WATCHED_MAX = 64
 """Most processes whose death one swap is told of by the kernel; of more, it asks now and then."""
 
+SWAP_LOAD_GRACE_S = 10.0
+"""How long the processes of a load have to end by themselves after SIGTERM, once the process that swapped is dead."""
+
+SWAP_LOAD_UNSEEN_S = SWAP_LOAD_GRACE_S + 10.0
+"""How long the load of a swap whose lock is free is believed to run on another machine: its guardian has ended it by then."""
+
 SWAP_WHY_CHARS_MAX = 500
 """Longest reason of a failed swap that the journal keeps."""
 

@@ -215,12 +215,15 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
 
 
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
-    """Is an unreadable process the user's, and not older than the tree?"""
-    seen = stat(pid)
+    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than pid 1 may read
+    neither pid 1 nor kernel threads. Those are older than the tree, or no processes."""
     try:
-        return seen is not None and seen.start_ticks >= since_ticks and os.stat(f"/proc/{pid}").st_uid == user
+        if os.stat(f"/proc/{pid}").st_uid != user:
+            return False
     except OSError:
         return False
+    seen = stat(pid)
+    return seen is None or not (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks)
 
 
 def _is_process(pid: int) -> bool:

@@ -26,7 +26,8 @@ class WorkflowLine(Plain, frozen=True, kw_only=True):
     in_the_way: bool
     """The swap under way waits for it."""
     started_at: Instant
-    ends_at: Instant
+    ends_at: Instant | None
+    """None when it ends with its processes."""
 
 
 class SwapPicture(Plain, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
             Fact(name="recipe", text=workflow.recipe),
             Fact(name="started", at=workflow.started_at),
             Fact(name="last renewed", at=workflow.last_renewed_at),
-            Fact(name="ends unless renewed", at=workflow.lease.expires_at),
+            Fact(name="ends unless renewed", at=workflow.lease.expires_at if workflow.lease.explicit else None),
             Fact(name="owner", text=who(workflow.owner)),
             Fact(name="preemptible", text="yes" if workflow.preemptible else "no"),
         ),
@@ -137,7 +138,7 @@ def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
         owner=who(workflow.owner),
         in_the_way=found.marker is not None and waits_for(found.marker, workflow),
         started_at=workflow.started_at,
-        ends_at=workflow.lease.expires_at,
+        ends_at=workflow.lease.expires_at if workflow.lease.explicit else None,
     )
 
 

@@ -4,6 +4,7 @@ record.py    a workflow, the marker of a swap, what is loaded, and what a reques
 wire.py      their form in `workflows.json`
 spaces.py    the four spaces, and what is notified
 change.py    one change: it sweeps and reconciles first, then its verbs
+remains.py   what a swap leaves when its process dies while it loads
 room.py      what every operation shares
 registry.py  register, renew, release, list, sweep, asking to yield
 swap.py      one swap, from the lock to the new recipe

@@ -21,6 +21,7 @@ from holdfast.domains.workflows.record import (
     moved,
     who,
 )
+from holdfast.domains.workflows.remains import UnseenLoads
 from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS, topic_of
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.wire import ONLY
@@ -67,7 +68,9 @@ class Change:
 
     `spare` is name and token of a workflow that is there to the end of this change, since it tells of its own end. `damaged`
     are records of workflows that cannot be read: nobody can say whether those live. `swept` and `orphan` are what was taken
-    out at the beginning. `cleared` and `asked` are the workflows whose signal files are to go or to come once it is committed.
+    out at the beginning. `abandoned` says that the process of the swap under way is dead, so that only processes of its load
+    are left. `unseen` says that this swap has lost its lock, and that its load cannot be seen from here. `cleared` and `asked`
+    are the workflows whose signal files are to go or to come once it is committed.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Change:
         verdicts: Verdicts,
         swap_lock: SwapLock,
         steady: SteadyClock,
+        unseen: UnseenLoads,
         *,
         spare: tuple[str, int] | None = None,
     ) -> None:
@@ -93,8 +97,11 @@ class Change:
         for workflow in list(self.workflows.values()):
             if (workflow.name, workflow.token) != spare and gone(workflow, verdicts, tx.now, steady):
                 self._sweep(workflow, verdicts)
-        if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock):
+        if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock, unseen):
             self._clear_orphan(self.marker, verdicts)
+        # A process that was dead before this transaction began can complete its swap neither before nor after it.
+        self.abandoned = self.marker is not None and verdicts.get(self.marker.holder.leader) is Liveness.DEAD
+        self.unseen = self.marker is not None and unseen.left_s(self.marker.token) is not None
 
     # --- workflows ---
 
@@ -300,6 +307,19 @@ def _asked_of(workflow: Workflow) -> dict[str, object]:
     return {"who": workflow.name, "process": who(workflow.owner), "workflow_recipe": workflow.recipe}
 
 
-def _orphaned(marker: SwapMarker, verdicts: Verdicts, swap_lock: SwapLock) -> bool:
-    """Does nobody stand behind a marker? Asked of the lock even if its holder cannot be seen: no living swap is without it."""
-    return verdicts.get(marker.holder) is Liveness.DEAD or not swap_lock.is_held()
+def _orphaned(marker: SwapMarker, verdicts: Verdicts, swap_lock: SwapLock, unseen: UnseenLoads) -> bool:
+    """Does nobody stand behind a marker? The lock is asked even if the holder cannot be seen: no living swap is without it.
+
+    The lock dies with the process that swaps, and the processes of its load may live longer. While one of them is seen to live,
+    the marker stays. Where they cannot be seen, it stays until their guardian must have ended them.
+    """
+    verdict = verdicts.get(marker.holder)
+    if verdict is Liveness.DEAD:
+        return True
+    held = swap_lock.is_held()
+    if not marker.holder.tree:
+        return not held
+    if held or verdict is not Liveness.UNKNOWN:
+        unseen.forget()
+        return False
+    return unseen.note(marker.token) == 0

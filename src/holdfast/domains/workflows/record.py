@@ -54,8 +54,9 @@ class Workflow(Record, frozen=True, kw_only=True):
 
     @property
     def lease(self) -> Lease:
-        """Its time, which was asked for: whoever does not renew in time is over, alive or not."""
-        return leases.grant(self.last_renewed_at, self.ttl_seconds, explicit=True)
+        """How long it is believed without a renewal. A workflow of one process ends with this time even if the process lives.
+        A workflow of a process tree does not: there the time only counts where the tree cannot be seen."""
+        return leases.grant(self.last_renewed_at, self.ttl_seconds, explicit=not self.owner.tree)
 
 
 class Phase(enum.StrEnum):
@@ -67,7 +68,8 @@ class Phase(enum.StrEnum):
 
 
 class SwapMarker(Record, frozen=True, kw_only=True):
-    """Says that a swap is under way. It counts only while its holder lives and has the swap lock.
+    """Says that a swap is under way. It counts only while its holder lives and has the swap lock. If the holder has a process
+    tree, which is that of the load, it counts until the last process of the tree is gone.
 
     `phase` is None in the marker of a program that does not say how far its swap has come. `reload` is true when the recipe was
     loaded already and is loaded again, so that work with this very recipe is in the way too.

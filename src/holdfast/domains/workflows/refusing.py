@@ -6,17 +6,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.domains.workflows.record import Loaded, SwapMarker, UnknownRecipe, Workflow, who
+from holdfast.domains.workflows.remains import Remains
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound, NotLoaded
 from holdfast.kernel.holder import Holder
+from holdfast.kernel.wording import counted
+
+_SURVIVORS_MAX = 5
 
 
-def swap_under_way(recipe: str, marker: SwapMarker) -> EAgain:
-    """A registration for another recipe than the one that is being loaded, or for one that is not loaded yet."""
+def swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool = False) -> EAgain:
+    """A registration for another recipe than the one that is being loaded, or for one that is not loaded yet. `abandoned` says
+    that the process of the swap is dead, and its load still runs."""
     swap = "reload of" if marker.reload else "swap to"
+    state = "was killed, and its load still runs" if abandoned else "is under way"
     return EAgain(
-        f"a {swap} {marker.recipe} by {who(marker.holder)} is under way, so nothing may begin with {recipe}: try again "
+        f"a {swap} {marker.recipe} by {who(marker.holder)} {state}, so nothing may begin with {recipe}: try again "
         "when it is over, or wait for that with --wait; `holdfast swap status` shows it",
         recipe=recipe,
         target=marker.recipe,
@@ -148,13 +154,16 @@ def swap_lost(recipe: str, token: int) -> LeaseLost:
     )
 
 
-def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float) -> LockTimeout:
-    """Another swap did not end in time."""
+def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float, remains: Remains | None = None) -> LockTimeout:
+    """Another swap did not end in time, or its load did not."""
     other = "another swap"
     if marker is not None:
         other = f"a swap to {marker.recipe} by {who(marker.holder)}, under way since {marker.begun_at:%Y-%m-%d %H:%MZ},"
+    words = f"{other} did not end within {timeout_s:g} s"
+    if remains is not None:
+        words = f"no swap to {recipe} within {timeout_s:g} s: {remains_words(remains)}"
     return LockTimeout(
-        f"{other} did not end within {timeout_s:g} s; nothing was changed: wait for it, or allow more time",
+        f"{words}; nothing was changed: wait for it, or allow more time",
         recipe=recipe,
         target=None if marker is None else marker.recipe,
         holder_pid=None if marker is None else marker.holder.pid,
@@ -162,6 +171,32 @@ def swap_in_the_way(recipe: str, marker: SwapMarker | None, timeout_s: float) ->
         timeout_s=timeout_s,
         outcome="none",
     )
+
+
+def load_survives(recipe: str, remains: Remains) -> Held:
+    """The load of a dead swap has not ended, and is not to be waited for."""
+    return Held(
+        f"no swap to {recipe}: {remains_words(remains)}; nothing was changed. --policy wait ends that load and waits for it",
+        recipe=recipe,
+        target=remains.marker.recipe,
+        survivors=[pid for pid, _ in remains.survivors],
+    )
+
+
+def remains_words(remains: Remains) -> str:
+    """What is left of a swap, in words."""
+    swap = f"the swap to {remains.marker.recipe} by {who(remains.marker.holder)}"
+    count = len(remains.survivors)
+    if count:
+        shown = ", ".join(f"{pid} {name}" for pid, name in remains.survivors[:_SURVIVORS_MAX])
+        more = f" and {count - _SURVIVORS_MAX} more" if count > _SURVIVORS_MAX else ""
+        lives = "lives" if count == 1 else "live"
+        return f"{swap} was killed, and {counted(count, 'process', 'processes')} of its load {lives}: {shown}{more}"
+    if remains.left_s is not None:
+        return (
+            f"{swap} has lost its lock, and its load, which cannot be seen from here, may run for {remains.left_s:.0f} s more"
+        )
+    return f"{swap} was killed, and its load has not ended yet"
 
 
 def not_drained(recipe: str, conflicts: Sequence[Workflow], timeout_s: float) -> LockTimeout:

@@ -18,6 +18,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
 from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.store import Listener
+from holdfast.primitives.deadline import earliest
 
 
 class Registered(NamedTuple):
@@ -91,7 +92,7 @@ class Registering:
             if change.marker is not None and self._is_in_the_way(change.marker, loaded):
                 if waits:
                     self._check_own(change, change.marker)
-                raise refusing.swap_under_way(terms.recipe, change.marker)
+                raise refusing.swap_under_way(terms.recipe, change.marker, abandoned=change.abandoned)
             before = change.workflows.get(terms.name)
             if before is not None and not same_process(before.owner, terms.owner):
                 raise refusing.held(before)
@@ -149,11 +150,13 @@ class Registering:
     def _sleep(self, ears: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None) -> bool:
         """Until something changes, or the swap that is in the way dies. False when there is to be no more waiting."""
         sight: Sight = self._room.look()
-        in_the_way = sight.marker or sight.loaded.current or sight.loaded.unknown
+        over = sight.marker is not None and self._room.is_over(sight.marker)
+        remains = self._room.remains(sight.marker) if sight.marker is not None and over else None
+        in_the_way = remains or sight.marker or sight.loaded.current or sight.loaded.unknown
         if in_the_way is not None and on_wait is not None:
             on_wait([in_the_way])
         with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
-            return watch.wait(ears, left_s, stop_fd)
+            return watch.wait(ears, earliest(left_s, None if remains is None else remains.left_s), stop_fd)
 
 
 def check_ttl(ttl_s: float) -> float:

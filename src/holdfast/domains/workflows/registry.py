@@ -8,6 +8,7 @@ from holdfast.domains.workflows import refusing
 from holdfast.domains.workflows.change import Change, loaded_in
 from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, UnknownRecipe, Workflow
 from holdfast.domains.workflows.registering import Registered, Registering, check_seconds, check_ttl, checked_terms
+from holdfast.domains.workflows.remains import Remains
 from holdfast.domains.workflows.room import Room, Sight
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import WORKFLOWS
@@ -47,9 +48,10 @@ class Workflows:
     """Workflows and swaps on one store.
 
     Promised: while a swap is under way nothing begins with another recipe, and no swap goes on before all work with another
-    recipe has ended, yielded, died or run out of its time; what a dead swap left behind is cleared by the next one who looks,
-    once, and a live swap is never broken; a recipe counts as loaded only from the end of a load that succeeded to the beginning
-    of the next. Not promised: that a program stops when its time to live has passed. It is told at its next renewal.
+    recipe has ended, yielded, died or run out of its time; work of a process tree that is seen to live does not run out of its
+    time; what a dead swap left behind is cleared by the next one who looks, once, and a live swap is never broken; a recipe
+    counts as loaded only from the end of a load that succeeded to the beginning of the next. Not promised: that a program stops
+    when its time to live has passed. It is told at its next renewal.
 
     `within` is name and token of the workflow under whose `holdfast workflows run` this process was started.
     """
@@ -242,6 +244,7 @@ class Workflows:
         reload: bool = False,
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
+        tree: str | None = None,
     ) -> Swap:
         """A swap to a recipe, for the time of a `with` block in which it is loaded.
 
@@ -258,6 +261,9 @@ class Workflows:
         changed then. At the end raises LeaseLost when the swap lock was lost meanwhile; it is unknown then what is loaded.
         `on_wait` is told who is in the way when a wait begins, and when that changes. When the descriptor `stop_fd` becomes
         readable, the wait ends as if its time were over.
+
+        `tree` is the process tree of a command that loads. If this process is killed, the swap is over when the last process of
+        that tree is gone. Until then no work is registered, and no other swap begins: the next swap ends the tree.
         """
         check_new_label(recipe, "recipe")
         check_seconds(grace_s, "grace_s")
@@ -266,7 +272,7 @@ class Workflows:
         return Swap(
             self._room,
             recipe,
-            me,
+            me if tree is None else replace(me, tree=tree),
             grace_s=grace_s,
             timeout_s=timeout_s,
             policy=_policy(policy),
@@ -274,6 +280,10 @@ class Workflows:
             stop_fd=stop_fd,
             reload=reload,
         )
+
+    def remains(self, marker: SwapMarker) -> Remains | None:
+        """What is left of a swap whose process is dead or has lost the swap lock; None for a swap that is alive."""
+        return self._room.remains(marker) if self._room.is_over(marker) else None
 
     def reconcile_swap_marker(self) -> Reconciled:
         """Clear the marker of a swap that nobody stands behind; say what was cleared, or which swap lives."""

@@ -1,5 +1,6 @@
 """What every operation on workflows shares: the store, the processes, the swap lock and the signal files."""
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -9,13 +10,15 @@ from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import ASKED_STATES, Change, Verdicts, gone, loaded_in, marker_in, workflows_in
 from holdfast.domains.workflows.record import Loaded, Preempt, SwapMarker, Workflow, same_process
+from holdfast.domains.workflows.remains import Remains, UnseenLoads
 from holdfast.domains.workflows.signals import Signals
 from holdfast.domains.workflows.spaces import CHANGED, SCOPE, WORKFLOWS
 from holdfast.domains.workflows.swap_lock import SwapLock
 from holdfast.domains.workflows.swap_log import Mirror
+from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.limits import SWAP_LOAD_GRACE_S, TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
@@ -76,6 +79,7 @@ class Room:
         self.signals = signals
         self._mirror = mirror
         self._within = within
+        self._unseen = UnseenLoads()
 
     def look(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sight:
         """Read everything, and look at the processes. Changes nothing."""
@@ -86,7 +90,8 @@ class Room:
             return workflows_in(tx, damaged), marker_in(tx), loaded_in(tx), tx.now
 
         workflows, marker, loaded, now = self.store.read(body, scope=SCOPE, timeout_s=timeout_s)
-        holders = [workflow.owner for workflow in workflows] + ([] if marker is None else [marker.holder])
+        holders = [workflow.owner for workflow in workflows]
+        holders += [] if marker is None else [marker.holder, marker.holder.leader]
         return Sight(workflows, marker, loaded, now, self.verdicts_on(holders), damaged, self.steady)
 
     def swap_log_lag(self) -> Lag | None:
@@ -116,7 +121,7 @@ class Room:
         begun: list[Change] = []
 
         def whole(tx: Tx) -> T | HoldfastError:
-            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, self.steady, spare=spare)]
+            begun[:] = [Change(tx, self.journal, verdicts, self.swap_lock, self.steady, self._unseen, spare=spare)]
             try:
                 return body(begun[0])
             except (Refused, Lost) as error:
@@ -143,6 +148,29 @@ class Room:
     def death(self, holder: Holder) -> int | None:
         """A descriptor that becomes readable when a process dies; None when it cannot be watched, or is dead already."""
         return self.processes.death(self._placed(holder))
+
+    def is_over(self, marker: SwapMarker) -> bool:
+        """Is the process of a swap dead, or has it lost the swap lock? Then only processes of its load are left."""
+        leader = marker.holder.leader
+        return self.verdicts_on([leader])[leader] is Liveness.DEAD or self._unseen.left_s(marker.token) is not None
+
+    def remains(self, marker: SwapMarker) -> Remains:
+        """What is left of a swap that is over."""
+        tree, seen = marker.holder.tree, marker.holder.place == self.processes.here()
+        survivors = self.processes.survivors(tree) if tree and seen else ()
+        return Remains(marker, survivors, self._unseen.left_s(marker.token))
+
+    def end_load(self, marker: SwapMarker) -> None:
+        """End the processes of a load, in a thread of its own. For a swap whose process was dead when its marker was read. Does
+        nothing for a load on another machine, or in another pid namespace: that cannot be ended from here."""
+        tree = marker.holder.tree
+        if tree and marker.holder.place == self.processes.here():
+            threads.start(threading.Thread(target=self._end_tree, args=(tree,), name="holdfast-load", daemon=True))
+
+    def _end_tree(self, tree: str) -> None:
+        with suppress(HoldfastError, OSError, MemoryError):
+            # What cannot be ended is waited for.
+            self.processes.end_tree(tree, SWAP_LOAD_GRACE_S)
 
     def owns(self, process: Holder, workflow: Workflow) -> bool:
         """Is a workflow that process's own, or the one under whose `workflows run` this process was started?"""

@@ -7,8 +7,9 @@
     complete, or fail                           one transaction that needs the marker's token and the lock
     let go of the lock
 
-Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears. A recipe that is loaded
-already needs no swap: nobody is asked to yield, and the block keeps other swaps out without loading.
+Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears. If a command loads, the
+marker stays until the last process of that command is gone; the next swap ends those processes, and waits for their end. A
+recipe that is loaded already needs no swap: nobody is asked to yield, and the block keeps other swaps out without loading.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from holdfast.domains.workflows.record import (
     waits_for,
     who,
 )
+from holdfast.domains.workflows.remains import Remains
 from holdfast.domains.workflows.room import Room
 from holdfast.domains.workflows.spaces import CHANGED
 from holdfast.domains.workflows.swap_lock import Contender
@@ -56,10 +58,10 @@ class Policy(enum.StrEnum):
     REFUSE = "refuse"
 
 
-InTheWay = SwapMarker | Workflow | CurrentRecipe | UnknownRecipe
+InTheWay = SwapMarker | Remains | Workflow | CurrentRecipe | UnknownRecipe
 OnWait = Callable[[Sequence[InTheWay]], None]
-"""Told what is in the way when a wait begins, and when that changes: another swap or workflows; for work that waits for its
-recipe, also what is loaded instead."""
+"""Told what is in the way when a wait begins, and when that changes: another swap, what is left of one, or workflows; for
+work that waits for its recipe, also what is loaded instead."""
 
 
 class Swap:
@@ -93,7 +95,9 @@ class Swap:
         self._reload = reload
         self._pinned = False
         self._before: Loaded | None = None
-        self._told: list[tuple[str, int, Preempt | None]] = []
+        self._told: list[tuple[str, int, str | None]] = []
+        self._abandoned = self._unseen = False
+        self._ended = 0
         self._late: set[int] = set()
         self._token = 0
         self._contender: Contender | None = None
@@ -191,11 +195,31 @@ class Swap:
                     return
                 self._contend_anew()
                 continue
+            if in_the_way is not None and (self._abandoned or self._unseen):
+                self._await_load(in_the_way, ears)
+                continue
             if self._deadline.passed():
                 raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
             self._tell([] if in_the_way is None else [in_the_way])
-            with Watch(self._room, [] if in_the_way is None else [in_the_way.holder]) as watch:
+            # With the process that swaps: its load may live on when it dies, and is then to be ended.
+            watched = [] if in_the_way is None else list({in_the_way.holder, in_the_way.holder.leader})
+            with Watch(self._room, watched) as watch:
                 self._sleep(watch, ears, self._deadline.left_s())
+
+    def _await_load(self, marker: SwapMarker, ears: Listener) -> None:
+        """Sleep until the load of a dead swap may have ended. It is not work, so it is ended; where its guardian lives, that
+        does the same. Raises Held and LockTimeout."""
+        remains = self._room.remains(marker)
+        if self._policy is Policy.REFUSE:
+            raise refusing.load_survives(self.recipe, remains)
+        if self._deadline.passed():
+            raise refusing.swap_in_the_way(self.recipe, marker, self._timeout_s, remains)
+        self._tell([remains])
+        with Watch(self._room, [marker.holder]) as watch:
+            if self._abandoned and marker.token != self._ended:
+                self._ended = marker.token
+                self._room.end_load(marker)
+            self._sleep(watch, ears, earliest(self._deadline.left_s(), remains.left_s))
 
     def _change(self, body: Callable[[Change], T]) -> T:
         """One transaction of the beginning, within the time that is left."""
@@ -209,6 +233,7 @@ class Swap:
         """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
         whoever asks never meets one who takes."""
         self._pinned = False
+        self._abandoned, self._unseen = change.abandoned, change.unseen
         is_loaded = loaded_in(change.tx).has(self.recipe)
         self.needed = self._reload or not is_loaded
         if change.marker is not None:
@@ -390,7 +415,9 @@ def _may_yield(workflow: Workflow) -> bool:
     return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
 
 
-def _fact(one: InTheWay) -> tuple[str, int, Preempt | None]:
+def _fact(one: InTheWay) -> tuple[str, int, str | None]:
+    if isinstance(one, Remains):
+        return one.marker.recipe, one.marker.token, "remains"
     return (one.name, one.token, one.preempt) if isinstance(one, Workflow) else (one.recipe, one.token, None)
 
 

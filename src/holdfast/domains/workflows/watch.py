@@ -48,6 +48,11 @@ class Watch:
 
 def next_expiry_s(room: Room, workflows: Iterable[Workflow]) -> float | None:
     """How long until the first time to live passes; None when there is none to wait for."""
-    now, leases = room.store.now(), [workflow.lease for workflow in workflows]
+    now, leases = room.store.now(), [workflow.lease for workflow in workflows if not _lives_on(room, workflow)]
     ends = [(lease.expires_at - room.steady.believed(now, since=lease.granted_at)).total_seconds() for lease in leases]
     return max(min(ends), 0.0) + _LATER_S if ends else None
+
+
+def _lives_on(room: Room, workflow: Workflow) -> bool:
+    """Is it not swept when its time passes? Then a waiter must not wake for that: it would look again at once, for ever."""
+    return not workflow.lease.explicit and room.verdicts_on([workflow.owner])[workflow.owner] is Liveness.ALIVE

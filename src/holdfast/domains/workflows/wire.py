@@ -3,13 +3,15 @@
     {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "unknown_recipe": {...} or null, "workflows": [...]}
 
 A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid namespace beside. A file of
-another program may lack those three: its processes are then judged by pid and start alone. Instants are RFC 3339; seconds since
-1970 are read too.
+another program may lack those three: its processes are then judged by pid and start alone. An owner or holder that stands for
+a process tree also has the id of that tree. Instants are RFC 3339; seconds since 1970 are read too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+
+from msgspec import UNSET
 
 from holdfast.domains.workflows.record import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow
 from holdfast.kernel import clock
@@ -192,7 +194,7 @@ UNKNOWN_LAYOUT = _single("unknown_recipe", unknown_to_file, unknown_from_file)
 
 
 def _process(what: str, holder: Holder) -> Document:
-    return {
+    process = {
         f"{what}_pid": holder.pid,
         f"{what}_start_ns": holder.start_ticks * _NS_A_TICK,
         f"{what}_boot_id": holder.boot_id,
@@ -200,9 +202,11 @@ def _process(what: str, holder: Holder) -> Document:
         f"{what}_pid_ns": holder.pid_ns,
         f"{what}_label": holder.label,
     }
+    return {**process, f"{what}_tree": holder.tree} if holder.tree else process
 
 
 def _holder(what: str, rest: Document) -> Holder:
+    tree = rest.pop(f"{what}_tree", None)
     return Holder(
         pid=int(rest.pop(f"{what}_pid")),
         start_ticks=int(rest.pop(f"{what}_start_ns")) // _NS_A_TICK,
@@ -210,6 +214,7 @@ def _holder(what: str, rest: Document) -> Holder:
         host_id=_text(rest.pop(f"{what}_host_id", "")),
         pid_ns=int(rest.pop(f"{what}_pid_ns", 0)),
         label=_text(rest.pop(f"{what}_label", "")),
+        tree=UNSET if tree is None else _text(tree),
     )
 
 

@@ -45,6 +45,7 @@ class Work:
         self._on_preempt = on_preempt
         self._on_lost = on_lost
         self._heard = False
+        self._left = False
         self._over = threading.Event()
         self.lost = threading.Event()
         """Set when the workflow was swept: stop work that needs its recipe."""
@@ -72,6 +73,8 @@ class Work:
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return
         self._end_thread()
+        if self._left:
+            return
         try:
             self._workflows.release(self.workflow.name, self.workflow.token)
         except (NotFound, Lost):
@@ -95,6 +98,10 @@ class Work:
             raise refusing.swept(self.workflow.name, self.workflow.token)
         path = self.workflow.preempt_signal_path
         return self.preempted.is_set() or (path is not None and self._room.signals.given(path))
+
+    def leave(self) -> None:
+        """Let the workflow go on for the processes of its owner's tree: the end of the block does not release it."""
+        self._left = True
 
     def _end_thread(self) -> None:
         self._over.set()

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow, who
+from holdfast.domains.workflows.refusing import remains_words
+from holdfast.domains.workflows.remains import Remains
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
@@ -200,6 +202,8 @@ _GIVEN_UP = "given up by its agent"
 def _in_the_way(one: InTheWay) -> Ahead:
     if isinstance(one, Workflow):
         return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True, since=one.started_at)
+    if isinstance(one, Remains):
+        return Ahead(by=who(one.marker.holder), what=remains_words(one), holds=True, since=one.marker.begun_at)
     if isinstance(one, SwapMarker):
         return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at)
     since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at

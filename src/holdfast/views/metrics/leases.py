@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.domains.agents import Agent
+from holdfast.domains.workflows import Workflow
 from holdfast.domains.workflows.room import Sight
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import METRICS_CLAIMS_MAX
@@ -38,7 +39,7 @@ def of_workflows(sight: Sight) -> "Iterator[Metric]":
         _Claim(
             (workflow.name, workflow.recipe),
             _since(workflow.last_renewed_at, sight.now),
-            -_since(workflow.lease.expires_at, sight.now),
+            _remaining(workflow, sight),
         )
         for workflow in sight.workflows
     ]
@@ -49,6 +50,13 @@ def of_workflows(sight: Sight) -> "Iterator[Metric]":
     )
     yield from _leases("workflow", "renewed", ["workflow", "recipe"], claims)
     yield gauge("holdfast_swap_age_seconds", "How long the swap under way has been so; 0 without one.", _swap_age(sight))
+
+
+def _remaining(workflow: Workflow, sight: Sight) -> float:
+    remaining_s = -_since(workflow.lease.expires_at, sight.now)
+    # Without a renewal it is believed all the same as long as its processes are seen to live.
+    seen = not workflow.lease.explicit and sight.verdicts.get(workflow.owner) is Liveness.ALIVE
+    return max(remaining_s, 0.0) if seen else remaining_s
 
 
 def _swap_age(sight: Sight) -> float:

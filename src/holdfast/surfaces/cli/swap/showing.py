@@ -4,7 +4,8 @@ import click
 
 from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
 from holdfast.domains.workflows.record import waits_for, who
-from holdfast.domains.workflows.refusing import unknown_words
+from holdfast.domains.workflows.refusing import remains_words, unknown_words
+from holdfast.domains.workflows.remains import Remains
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.surfaces.answers.workflows import reconciled_view, swap_view
@@ -23,23 +24,30 @@ def status(as_json: bool) -> None:
     """Show what is loaded, the swap that is under way, and the workflows. Clears what a dead swap left behind."""
     with connected(create=False) as hf:
         found = hf.workflows.swap_status()
+        remains = None if found.marker is None else hf.workflows.remains(found.marker)
     if as_json:
         json_document(swap_view(found))
     else:
-        pairs(_facts(found))
+        pairs(_facts(found, remains))
 
 
 @click.command()
 @json_option
 @store_options
 def reconcile(as_json: bool) -> None:
-    """Clear the marker of a swap that nobody stands behind. Every other command does the same when it meets one."""
+    """Clear the marker of a swap that nobody stands behind. Every other command does the same when it meets one.
+
+    The marker of a killed swap stays as long as processes of its load live: those are named.
+    """
     with connected(create=False) as hf:
         found = hf.workflows.reconcile_swap_marker()
+        remains = None if found.live is None else hf.workflows.remains(found.live)
     if as_json:
         answer(to_json(reconciled_view(found)))
     elif found.cleared is not None:
         answer(f"cleared what was left of {_swap(found.cleared)}")
+    elif remains is not None:
+        answer(remains_words(remains))
     else:
         answer("no swap is under way" if found.live is None else f"{_swap(found.live)} is under way")
 
@@ -56,8 +64,10 @@ def log(tail: int, as_json: bool) -> None:
         click.echo(to_json(event) if as_json else _line(event))
 
 
-def _facts(found: SwapStatus) -> list[tuple[str, str]]:
+def _facts(found: SwapStatus, remains: Remains | None) -> list[tuple[str, str]]:
     facts = [("current", _current(found)), ("swap", "none" if found.marker is None else _swap(found.marker))]
+    if remains is not None:
+        facts[1] = ("swap", remains_words(remains))
     for workflow in found.workflows:
         words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {STATES[workflow.preempt]}"
         if found.marker is not None and waits_for(found.marker, workflow):

@@ -1,18 +1,17 @@
 """`holdfast swap to`."""
 
-import signal
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import click
 
+from holdfast.app import Holdfast
 from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import EXIT_DONE, HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
-from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended
+from holdfast.surfaces.cli.custody import Custody, attended
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
@@ -76,8 +75,11 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
     If the recipe is loaded already, nothing is done, and the exit status is 0. Until the command has ended nothing can be
     registered with another recipe. Preemptible work is asked to yield; work is waited for, and never killed. Whom it waits for
     goes to stderr. If the command succeeds, its recipe is the current one. If it fails, it is unknown what is loaded, and no
-    work begins before the next swap. If this process is killed, the swap is over: the command is sent SIGTERM, and the next one
-    who looks clears what was left; if the command had begun, it is unknown what is loaded.
+    work begins before the next swap. Processes that the command leaves running, such as a model server, live on.
+
+    If this process is killed, the command and all processes that it started are ended: SIGTERM, and SIGKILL after 10 seconds.
+    Until the last of them is gone, no other swap loads and no work begins. Then the next one who looks clears what was left; if
+    the command had begun, it is unknown what is loaded.
 
     The command finds HOLDFAST_SWAP_RECIPE and HOLDFAST_SWAP_TOKEN in its environment, and signals are passed on to it. Exit
     status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4 when the swap was refused or lost,
@@ -86,11 +88,18 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
     if not words:
         raise click.UsageError("no command is given: say `holdfast swap to RECIPE -- COMMAND`")
     attend = partial(_swap, _Wish(recipe, grace_s, timeout_s, policy, reload, quiet))
-    undone = "the swap has failed, and nothing was loaded"
-    return attended(list(words), attend, unbegun="no swap was begun", undone=undone, bound=True)
+    return attended(
+        list(words),
+        attend,
+        unbegun="no swap was begun",
+        undone="the swap has failed, and nothing was loaded",
+        # A load mostly leaves the model server running.
+        leftovers="keep",
+        bound=True,
+    )
 
 
-def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
+def _swap(wish: _Wish, custody: Custody) -> int:
     hf = connected()
     try:
         with hf.workflows.swap(
@@ -100,16 +109,16 @@ def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
             policy=wish.policy,
             reload=wish.reload,
             on_wait=Telling(quiet=wish.quiet),
+            tree=custody.command.enter(hf.processes.trees),
         ) as swap:
             if not swap.needed:
-                passing.deliver = drop
                 if not wish.quiet:
                     remark(f"{swap.recipe} is loaded already: nothing was done. --reload loads it again")
                 return EXIT_DONE
             try:
-                return _load(swap, child, passing)
+                return _load(hf, swap, custody)
             finally:
-                if not child.began:
+                if not custody.command.began:
                     # As by a signal that came before it could.
                     swap.cancel("the command was not run")
     finally:
@@ -117,16 +126,14 @@ def _swap(wish: _Wish, child: Child, passing: Passing) -> int:
             hf.close()
 
 
-def _load(swap: Swap, child: Child, passing: Passing) -> int:
-    passing.deliver = child.pass_on
-    swap.when_lost(lambda: _stop(child))
-    child.begin({"HOLDFAST_SWAP_RECIPE": swap.recipe, "HOLDFAST_SWAP_TOKEN": str(swap.token)})
-    status = child.wait()
-    # What comes from here on must not interrupt the end of the swap.
-    passing.deliver = drop
+def _load(hf: Holdfast, swap: Swap, custody: Custody) -> int:
+    swap.when_lost(lambda: _stop(custody))
+    status = custody.run(hf, {"HOLDFAST_SWAP_RECIPE": swap.recipe, "HOLDFAST_SWAP_TOKEN": str(swap.token)})
     if swap.lost.is_set():
+        # Another machine may load as soon as this swap is over.
+        custody.command.wait_for_tree()
         swap.check()
-    if child.unfit:
+    if custody.command.unfit is not None:
         swap.cancel("the command could not be run")
     elif status:
         swap.fail(f"the command's exit status was {status}", exit_status=status)
@@ -137,6 +144,6 @@ def _load(swap: Swap, child: Child, passing: Passing) -> int:
     return status
 
 
-def _stop(child: Child) -> None:
-    remark("the swap is lost: its session with the database has ended. The command is sent SIGTERM")
-    child.send(signal.SIGTERM)
+def _stop(custody: Custody) -> None:
+    remark("the swap is lost: its session with the database has ended. The command and all its processes are sent SIGTERM")
+    custody.command.end_tree()

@@ -1,5 +1,7 @@
 """What several commands of `holdfast workflows` ask for."""
 
+from functools import partial
+
 import click
 
 from holdfast.kernel.limits import WORKFLOW_TTL_S
@@ -8,7 +10,9 @@ from holdfast.surfaces.cli.locks.options import more_than_nothing, no_less_than_
 name_argument = click.argument("name", metavar="NAME")
 recipe_option = click.option("--recipe", required=True, metavar="RECIPE", help="What it needs loaded, such as llama-70b.")
 token_option = click.option("--token", type=int, required=True, metavar="TOKEN", help="What `register` printed.")
-ttl_option = click.option(
+
+_ttl_option = partial(
+    click.option,
     "--ttl",
     "ttl_s",
     metavar="SECONDS",
@@ -16,7 +20,10 @@ ttl_option = click.option(
     callback=more_than_nothing,
     default=WORKFLOW_TTL_S,
     show_default=True,
-    help="It ends this long after its last renewal, even if its process lives.",
+)
+ttl_option = _ttl_option(help="It ends this long after its last renewal, even if its process lives.")
+ttl_of_tree_option = _ttl_option(
+    help="Where its processes cannot be seen, as from another machine, it ends this long after its last renewal."
 )
 preemptible_option = click.option(
     "--preemptible", is_flag=True, help="It may be asked to yield, by a signal file that it looks for where stopping is safe."

@@ -100,7 +100,8 @@ def renew(name: str, token: int, ttl_s: float | None, as_json: bool) -> None:
     """Extend a workflow from now by its time to live. Exit status 4 when it was swept: stop work, and register again."""
     with connected() as hf:
         workflow = hf.workflows.renew(name, token, ttl_s=ttl_s)
-    answer(to_json(workflow) if as_json else f"{name} ends at {moment(workflow.lease.expires_at)} unless renewed")
+    ends = f"at {moment(workflow.lease.expires_at)} unless renewed" if workflow.lease.explicit else "with its processes"
+    answer(to_json(workflow) if as_json else f"{name} ends {ends}")
 
 
 @click.command(short_help="End a workflow.")

@@ -11,9 +11,8 @@ import click
 from holdfast.app import Holdfast
 from holdfast.domains.workflows import Work
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
-from holdfast.processes.signals import Passing, drop
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended
+from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.options import quiet_option
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
@@ -22,7 +21,7 @@ from holdfast.surfaces.cli.workflows.options import (
     preemptible_option,
     recipe_option,
     signal_path_option,
-    ttl_option,
+    ttl_of_tree_option,
     wait_option,
 )
 from holdfast.surfaces.cli.workflows.registering import needed
@@ -48,7 +47,7 @@ class _Wish(NamedTuple):
 @click.command(cls=Wrapper, short_help="Run a command as a workflow.")
 @name_argument
 @recipe_option
-@ttl_option
+@ttl_of_tree_option
 @preemptible_option
 @signal_path_option
 @click.option(
@@ -61,6 +60,7 @@ class _Wish(NamedTuple):
 )
 @click.option("--any-recipe", is_flag=True, help="Run it on whatever is loaded.")
 @wait_option
+@leftovers_option
 @quiet_option
 @store_options
 def run(
@@ -73,6 +73,7 @@ def run(
     signal_name: str,
     any_recipe: bool,
     wait_s: float,
+    leftovers: str,
     quiet: bool,
 ) -> int:
     """Run a command as a workflow, and exit as it does.
@@ -81,10 +82,13 @@ def run(
         holdfast workflows run nightly --recipe llama-70b -- ./evaluate.sh
         holdfast workflows run tuning --recipe qwen-7b -- python tune.py
 
-    The command's own process is the owner. It is renewed at a third of its time to live, and released when it ends. Refused
-    (exit status 4) while a swap is under way, while another recipe is loaded, and after a failed load, when it is unknown what
-    is loaded. --wait waits until its recipe is loaded, --any-recipe runs it on whatever is. Where nothing was ever loaded, it
-    runs, and says so.
+    The owner is the command with all processes that it starts. The workflow is over when the last of them has ended, also if
+    this process or the command itself is killed. --leftovers says what is done about processes that the command leaves, such
+    as a model server that a swap inside it started. The workflow is renewed at a third of its time to live.
+
+    Refused (exit status 4) while a swap is under way, while another recipe is loaded, and after a failed load, when it is
+    unknown what is loaded. --wait waits until its recipe is loaded, --any-recipe runs it on whatever is. Where nothing was ever
+    loaded, it runs, and says so.
 
     A preemptible command finds the path of its signal file in HOLDFAST_PREEMPT_FILE. When that file is there, it should stop
     where that is safe, and end. It is sent a signal too, but only if it has a handler: work is asked, never killed.
@@ -96,20 +100,24 @@ def run(
     if not words:
         raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
     wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, any_recipe, wait_s, quiet)
-    attend = partial(_as_workflow, wish, label=os.path.basename(words[0]))
-    return attended(list(words), attend, unbegun="no workflow was registered", undone="the workflow was released")
+    return attended(
+        list(words),
+        partial(_as_workflow, wish),
+        unbegun="no workflow was registered",
+        undone="the workflow was released",
+        leftovers=leftovers,
+    )
 
 
-def _as_workflow(wish: _Wish, child: Child, passing: Passing, *, label: str) -> int:
+def _as_workflow(wish: _Wish, custody: Custody) -> int:
     hf = connected()
     try:
-        with _work(hf, wish, child, label) as work:
-            passing.deliver = child.pass_on
+        with _work(hf, wish, custody) as work:
             if work.swap_needed and not wish.quiet:
                 remark(needed(work.workflow))
-            child.begin(_environment(work))
-            status = child.wait()
-            passing.deliver = drop
+            status = custody.run(hf, _environment(work))
+            if custody.kept:
+                work.leave()
         return status
     except LeaseLost as lost:
         # It was told of at once.
@@ -119,15 +127,17 @@ def _as_workflow(wish: _Wish, child: Child, passing: Passing, *, label: str) -> 
             hf.close()
 
 
-def _work(hf: Holdfast, wish: _Wish, child: Child, label: str) -> Work:
+def _work(hf: Holdfast, wish: _Wish, custody: Custody) -> Work:
+    command = custody.command
+
     def preempt() -> bool:
         """Tell the command; False as long as it has no handler, which it may be about to install."""
         if wish.signal_name == "none":
             return True
         number = getattr(signal, f"SIG{wish.signal_name}")
-        caught = hf.processes.catches(child.pid, number)
+        caught = hf.processes.catches(command.pid, number)
         if caught:
-            child.send(number)
+            command.send(number)
         return caught
 
     def lost() -> None:
@@ -136,7 +146,7 @@ def _work(hf: Holdfast, wish: _Wish, child: Child, label: str) -> Work:
     return hf.workflows.running(
         wish.name,
         wish.recipe,
-        owner=hf.processes.of(child.pid, label),
+        owner=custody.holder(hf),
         ttl_s=wish.ttl_s,
         preemptible=wish.preemptible,
         preempt_signal_path=wish.signal_path,

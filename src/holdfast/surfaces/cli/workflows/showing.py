@@ -56,6 +56,6 @@ def _row(workflow: Workflow) -> list[str]:
         STATES[workflow.preempt],
         "yes" if workflow.preemptible else "no",
         str(workflow.owner.pid),
-        short_moment(workflow.lease.expires_at),
+        short_moment(workflow.lease.expires_at) if workflow.lease.explicit else "with it",
         str(workflow.token),
     ]

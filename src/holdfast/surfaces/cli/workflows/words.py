@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, UnknownRecipe, Workflow
 from holdfast.domains.workflows.record import Loaded, who
-from holdfast.domains.workflows.refusing import listed, loaded_words
+from holdfast.domains.workflows.refusing import listed, loaded_words, remains_words
+from holdfast.domains.workflows.remains import Remains
 from holdfast.domains.workflows.swap import InTheWay
 from holdfast.surfaces.cli.output import remark
 
@@ -18,6 +19,9 @@ STATES = {
 
 def waiting_line(in_the_way: Sequence[InTheWay]) -> str:
     """Whom a swap, or a registration, waits for."""
+    for one in in_the_way:
+        if isinstance(one, Remains):
+            return f"waiting: {remains_words(one)}"
     swaps = [one for one in in_the_way if isinstance(one, SwapMarker)]
     if swaps:
         return f"waiting for a swap to {swaps[0].recipe} by {who(swaps[0].holder)} to end"

@@ -1,0 +1,227 @@
+"""Work and swaps whose holders are process trees, as seen from the same machine and from another. On every store."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.domains.workflows import SwapMarker, Workflows
+from holdfast.domains.workflows.remains import Remains, UnseenLoads
+from holdfast.domains.workflows.spaces import SWAP_MARKER
+from holdfast.domains.workflows.wire import ONLY
+from holdfast.kernel.errors import EAgain, Held, LockTimeout
+from holdfast.kernel.holder import Holder, Liveness
+from tests.patience import PATIENCE_S
+from tests.unit.test_locks import Machine, Seat
+from tests.unit.test_swaps import Swapping, die, stored
+from tests.unit.workflows_world import STORES, World, lock_database, seen_by, world_on
+
+__all__ = ["lock_database"]
+
+TREE = "0-2-1001-00112233445566ff"
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with world_on(request.param, tmp_path, request) as made:
+        yield made
+
+
+class Trees:
+    """The process trees of a machine: each lives until it is ended."""
+
+    def __init__(self, *living: str) -> None:
+        self._mutex = threading.Lock()
+        self._living: dict[str, list[int]] = {tree: [] for tree in living}
+        self.asked: list[str] = []
+        """The trees that somebody wanted to end."""
+        self.was_asked = threading.Event()
+
+    def end(self, tree: str) -> None:
+        with self._mutex:
+            for fd in self._living.pop(tree):
+                os.close(fd)
+
+    def lives(self, tree: str) -> bool:
+        return tree in self._living
+
+    def watch(self, tree: str) -> int | None:
+        with self._mutex:
+            if not self.lives(tree):
+                return None
+            watched, kept = os.pipe()
+            self._living[tree].append(kept)
+            return watched
+
+
+class TreeSeat(Seat):
+    """The process table of a machine that has process trees too."""
+
+    def __init__(self, machine: Machine, pid: int, trees: Trees) -> None:
+        super().__init__(machine, pid)
+        self.trees = trees
+
+    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        return Liveness.ALIVE if self.trees.lives(tree) else Liveness.DEAD
+
+    def survivors(self, tree: str) -> list[tuple[int, str]]:
+        return [(7, "load.sh")] if self.trees.lives(tree) else []
+
+    def end_tree(self, tree: str, grace_s: float) -> bool:
+        self.trees.asked.append(tree)
+        self.trees.was_asked.set()
+        return False
+
+    def death(self, holder: Holder) -> int | None:
+        first = super().death(holder)
+        return self.trees.watch(holder.tree) if first is None and holder.tree and holder.place == self.here() else first
+
+
+def process(world: World, trees: Trees, pid: int, machine: Machine | None = None) -> Workflows:
+    """The workflows as a new process of a machine with trees sees them."""
+    place = machine or world.machine
+    place.begin(pid)
+    seat: Any = TreeSeat(place, pid, trees)
+    signals = world.folder / "signals"
+    return seen_by(seat, world.real_store, world.store, world.journal, lock=world.lock, signals=signals, label=f"p{pid}")
+
+
+def begun(world: World, swapper: Workflows, pid: int) -> SwapMarker:
+    """A swap whose process is killed while its command loads; its marker."""
+    swap = swapper.swap("llama", tree=TREE).__enter__()
+    row = world.store.get(SWAP_MARKER, ONLY)
+    assert row is not None and row.record.holder.tree == TREE
+    die(world, pid, swap)
+    return row.record  # type: ignore[no-any-return]
+
+
+# --- work ---
+
+
+def test_the_time_of_work_counts_only_where_its_tree_cannot_be_seen(world: World) -> None:
+    trees = Trees(TREE)
+    here = process(world, trees, 2)
+    elsewhere = process(world, Trees(), 3, Machine("host-2"))
+    owner = replace(here._room.processes.current(), tree=TREE)
+    here.register("tune", "qwen", owner=owner, ttl_s=1)
+    world.machine.end(2)
+    world.clock.advance(10)
+    assert [one.name for one in process(world, trees, 4).list_workflows()] == ["tune"]
+    assert [one.name for one in elsewhere.sweep()] == ["tune"]
+
+
+def test_work_ends_with_its_tree(world: World) -> None:
+    trees = Trees(TREE)
+    here = process(world, trees, 2)
+    here.register("tune", "qwen", owner=replace(here._room.processes.current(), tree=TREE))
+    world.machine.end(2)
+    waits = Swapping(process(world, trees, 3), "llama")
+    trees.end(TREE)
+    assert waits.ended().loaded
+
+
+# --- swaps ---
+
+
+def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> None:
+    trees = Trees(TREE)
+    left = begun(world, process(world, trees, 2), 2)
+    looker = process(world, trees, 3)
+    assert looker.reconcile_swap_marker() == (left, None)
+    assert looker.remains(left) == Remains(left, [(7, "load.sh")], None)
+    with pytest.raises(EAgain, match="was killed, and its load still runs"):
+        looker.register("x", "qwen")
+    with pytest.raises(Held, match="1 process of its load lives: 7 load") as refused:
+        looker.swap("qwen", policy="refuse").__enter__()
+    assert refused.value.fields["survivors"] == [7]
+    with pytest.raises(LockTimeout, match="7 load"):
+        looker.swap("qwen", timeout_s=0).__enter__()
+    assert trees.asked == []
+    waits = Swapping(process(world, trees, 4), "qwen")
+    assert waits.told == [[Remains(left, [(7, "load.sh")], None)]]
+    assert trees.was_asked.wait(PATIENCE_S) and trees.asked == [TREE]
+    trees.end(TREE)
+    assert waits.ended().loaded
+    assert stored(world) == ("qwen", None) and world.events().count("orphan_marker_cleared") == 1
+
+
+def test_a_swap_that_waits_learns_that_the_process_of_the_other_is_dead(world: World, no_second_look: None) -> None:
+    trees = Trees(TREE)
+    swap = process(world, trees, 2).swap("llama", tree=TREE).__enter__()
+    waits = Swapping(process(world, trees, 3), "qwen")
+    assert isinstance(waits.told[0][0], SwapMarker)
+    die(world, 2, swap)
+    assert trees.was_asked.wait(PATIENCE_S)
+    trees.end(TREE)
+    assert waits.ended().loaded and isinstance(waits.told[1][0], Remains)
+
+
+def test_a_swap_that_lives_without_the_lock_goes_on_until_its_tree_has_ended(world: World) -> None:
+    """As when its session with the database has ended: it ends its load, and then itself."""
+    trees = Trees(TREE)
+    swap = process(world, trees, 2).swap("llama", tree=TREE).__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    looker = process(world, trees, 3)
+    live, cleared = looker.reconcile_swap_marker()
+    assert live is not None and cleared is None and looker.remains(live) is None
+    with pytest.raises(LockTimeout):
+        looker.swap("qwen", timeout_s=0).__enter__()
+    assert trees.asked == []
+    swap.fail("it was lost")
+    assert looker.reconcile_swap_marker() == (None, None)
+
+
+def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine("host-2")
+    swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
+    assert swap._contender is not None
+    here, trees = process(world, Trees(), 3), Trees()
+    assert here.swap_status().marker is not None
+    swap._contender.close()
+    now_s = [100.0]
+    monkeypatch.setattr("holdfast.domains.workflows.remains.time.monotonic", lambda: now_s[0])
+    for _ in range(2):
+        live, cleared = here.reconcile_swap_marker()
+        assert live is not None and cleared is None
+    assert here.remains(live) == Remains(live, (), 20.0)
+    with pytest.raises(Held, match="may run for 20 s more"):
+        here.swap("qwen", policy="refuse").__enter__()
+    now_s[0] += 19
+    assert here.reconcile_swap_marker() == (live, None)
+    # Each process has to have seen it for that long itself.
+    other = process(world, trees, 4)
+    now_s[0] += 2
+    assert other.reconcile_swap_marker() == (live, None)
+    assert here.reconcile_swap_marker() == (None, live)
+    assert stored(world) == (None, "llama") and trees.asked == []
+    machine.close()
+
+
+def test_a_swap_waits_out_a_load_that_it_cannot_see(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.domains.workflows.remains.SWAP_LOAD_UNSEEN_S", 0.2)
+    machine = Machine("host-2")
+    swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
+    assert swap._contender is not None
+    swap._contender.close()
+    waits = Swapping(process(world, Trees(), 3), "qwen")
+    assert isinstance(waits.told[0][0], Remains) and waits.told[0][0].left_s is not None
+    assert waits.ended().loaded
+    machine.close()
+
+
+def test_a_load_that_is_seen_again_is_believed_anew() -> None:
+    unseen = UnseenLoads()
+    assert unseen.left_s(3) is None
+    assert 19 < unseen.note(3) <= 20
+    unseen.forget()
+    assert unseen.left_s(3) is None
+    unseen.note(3)
+    unseen.note(4)
+    assert unseen.left_s(3) is None
