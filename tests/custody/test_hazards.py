@@ -20,13 +20,17 @@ from tests.surfaces.locking import Bench, end, line, nested, remark
 pytestmark = pytest.mark.slow
 
 DAEMON = """
-import os, sys
+import os
+told, tell = os.pipe()
 if os.fork():
+    # It ends when the daemon has told its pid, and not before.
+    os.read(told, 1)
     os._exit(0)
 os.setsid()
 if os.fork():
     os._exit(0)
 print(os.getpid(), flush=True)
+os.write(tell, b".")
 null = os.open("/dev/null", os.O_RDWR)
 for fd in range(3): os.dup2(null, fd)
 import signal

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.app import Holdfast, connect
@@ -64,8 +64,9 @@ class Death:
         self._fd = os.pidfd_open(pid)
 
     def kill(self) -> None:
-        """Kill it, and wait until it has ended."""
-        signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        """Kill it, if it lives, and wait until it has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         self.wait()
 
     def wait(self) -> None:
@@ -76,10 +77,8 @@ class Death:
 
     def close(self) -> None:
         """End it if it lives, and let go."""
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.close(self._fd)
 
 

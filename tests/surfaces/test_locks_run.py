@@ -115,13 +115,6 @@ def test_without_by_each_run_is_a_job_of_its_own(locks: Bench) -> None:
     assert run(locks, "-n", "a", "--", "true")[0] == 5
 
 
-def test_what_runs_on_in_the_background_does_not_keep_the_lock(locks: Bench) -> None:
-    status, out, _ = run(locks, "a", "-c", "sleep 600 >/dev/null 2>&1 & echo $!")
-    assert status == 0
-    assert locks.nothing_left()
-    os.kill(int(out), signal.SIGKILL)
-
-
 # Waiting
 
 

@@ -187,7 +187,7 @@ def orphaned(holder: Holder, processes: Processes, *, embedded: bool) -> list[Su
     return processes.survivors(holder.tree)
 
 
-def named(survivors: Sequence[Survivor]) -> str:
+def survivors_named(survivors: Sequence[Survivor]) -> str:
     """Processes in a sentence: `4711 flash.py, 4712 tftp`."""
     shown = ", ".join(f"{one.pid} {one.name}" for one in survivors[:_NAMED_MAX])
     return shown if len(survivors) <= _NAMED_MAX else f"{shown} and {len(survivors) - _NAMED_MAX} more"

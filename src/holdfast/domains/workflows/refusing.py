@@ -10,10 +10,8 @@ from holdfast.domains.workflows.remains import Remains
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, EAgain, Fenced, Held, LeaseLost, LockTimeout, NotFound, NotLoaded
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.wording import counted
-
-_SURVIVORS_MAX = 5
 
 
 def swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool = False) -> EAgain:
@@ -188,10 +186,9 @@ def remains_words(remains: Remains) -> str:
     swap = f"the swap to {remains.marker.recipe} by {who(remains.marker.holder)}"
     count = len(remains.survivors)
     if count:
-        shown = ", ".join(f"{pid} {name}" for pid, name in remains.survivors[:_SURVIVORS_MAX])
-        more = f" and {count - _SURVIVORS_MAX} more" if count > _SURVIVORS_MAX else ""
         lives = "lives" if count == 1 else "live"
-        return f"{swap} was killed, and {counted(count, 'process', 'processes')} of its load {lives}: {shown}{more}"
+        processes = counted(count, "process", "processes")
+        return f"{swap} was killed, and {processes} of its load {lives}: {survivors_named(remains.survivors)}"
     if remains.left_s is not None:
         return (
             f"{swap} has lost its lock, and its load, which cannot be seen from here, may run for {remains.left_s:.0f} s more"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.domains.workflows.record import SwapMarker
+from holdfast.kernel.holder import Survivor
 from holdfast.kernel.limits import SWAP_LOAD_UNSEEN_S
 
 
@@ -12,8 +13,8 @@ class Remains(NamedTuple):
     """A swap whose process is dead or has lost the swap lock, and whose load has not ended as far as is known."""
 
     marker: SwapMarker
-    survivors: Sequence[tuple[int, str]]
-    """Pids and names of the processes that live, where they can be seen."""
+    survivors: Sequence[Survivor]
+    """The processes that live, where they can be seen."""
     left_s: float | None
     """Where they cannot be seen: how long this process goes on to believe that they live."""
 

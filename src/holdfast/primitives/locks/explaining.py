@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from holdfast.kernel.holder import Holder, Place, Processes, Survivor, named, orphaned, stopped
+from holdfast.kernel.holder import Holder, Place, Processes, Survivor, orphaned, stopped, survivors_named
 from holdfast.kernel.store import Store
 from holdfast.kernel.wording import counted
 from holdfast.primitives.locks import rules
@@ -132,7 +132,7 @@ def _on_the_left(hold: HoldStatus, process: Holder, left: list[Survivor], status
     command = process.label or f"process {process.pid}"
     living = counted(len(left), "of its processes lives", "of its processes live")
     end = f'holdfast locks kick {shlex.quote(status.name)} --by {shlex.quote(hold.by)} --end-tree --why "..."'
-    return f"{command} of {hold.by} is dead, {living}: {named(left)}. The lock ends with them; to end them: {end}"
+    return f"{command} of {hold.by} is dead, {living}: {survivors_named(left)}. The lock ends with them; to end them: {end}"
 
 
 def _first(queue: tuple[WaitStatus, ...]) -> WaitStatus | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from holdfast.app import Holdfast
-from holdfast.kernel.holder import Holder, named
+from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.wording import counted
 from holdfast.processes.claim import Claim
 from holdfast.processes.command import LEFTOVERS, Caretaker, Command, shell_status
@@ -87,9 +87,10 @@ class Custody:
         elif not self.command.wait_for_tree(_NAMED_S):
             left = hf.processes.trees.survivors(self.command.tree)
             if left:
+                living = counted(len(left), "process of it lives", "processes of it live")
                 remark(
-                    f"{self._words[0]} has ended, and {counted(len(left), 'process', 'processes')} of it "
-                    f"{'lives' if len(left) == 1 else 'live'}: {named(left)}. The claim stays until they end; Ctrl-C ends them"
+                    f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The claim stays until they end; "
+                    "Ctrl-C ends them"
                 )
         self.command.wait_for_tree()
 

@@ -11,6 +11,7 @@ import click
 from holdfast.app import Holdfast
 from holdfast.domains.workflows import Work
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
+from holdfast.processes.claim import Claim
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.options import quiet_option
@@ -115,7 +116,7 @@ def _as_workflow(wish: _Wish, custody: Custody) -> int:
         with _work(hf, wish, custody) as work:
             if work.swap_needed and not wish.quiet:
                 remark(needed(work.workflow))
-            status = custody.run(hf, _environment(work))
+            status = custody.run(hf, _environment(work), _claim(work))
             if custody.kept:
                 work.leave()
         return status
@@ -125,6 +126,11 @@ def _as_workflow(wish: _Wish, custody: Custody) -> int:
     finally:
         with suppress(HoldfastError):
             hf.close()
+
+
+def _claim(work: Work) -> Claim:
+    workflow = work.workflow
+    return Claim(kind="workflow", name=workflow.name, token=workflow.token, lease_s=workflow.ttl_seconds)
 
 
 def _work(hf: Holdfast, wish: _Wish, custody: Custody) -> Work:
