@@ -13,12 +13,13 @@ from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
 from holdfast.app import Holdfast, connected
 from holdfast.belonging import gateway_key, owner_for, owner_of
 from holdfast.domains.agents import Agent, Gateway
+from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.names import bare, canonical, id_of
 from holdfast.domains.agents.owning import topic_of
 from holdfast.domains.agents.record import lease_of
 from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec
 from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
-from holdfast.kernel.holder import Holder, Liveness, probe
+from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.lease import due
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
@@ -185,7 +186,7 @@ class Announcement:
         seen = self._seen()
         if seen is None:
             return False
-        if record.holder is not None and probe(record.holder, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
+        if process_liveness(record, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
             return False
         known = self._folder.vouched()
         if known is None or (known.generation_id, known.token) != (record.generation_id, record.token):

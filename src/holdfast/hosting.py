@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.access import Access, access_for, access_like
+from holdfast.access import PRIVATE, Access, access_for, access_like
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.configuration import actor_here, default_store
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
@@ -18,6 +18,7 @@ from holdfast.places import gateway_agent, gateway_root
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
 from holdfast.stores.opening import open_store, sqlite_path
 
 
@@ -54,8 +55,10 @@ def open_gateway(
     to no other. Raises Held while another gateway serves the agent, by this name or another, and when the queue is another's;
     InvalidName and InvalidValue.
     """
-    processes = Procfs(host_id=settings.host_id)
     folder = GatewayFolder(gateway_root(settings, agent))
+    processes = Procfs(host_id=settings.host_id)
+    # Beside the note that names a tree, so that the next gateway finds both, whichever store it has.
+    processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
     folder.prepare(_around(settings))
     shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
     url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"

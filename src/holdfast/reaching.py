@@ -78,8 +78,10 @@ def _found(hf: Holdfast, agent: str) -> Resolution:
 
 def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
     """The process that a gateway which reaches its agent so may type to; None when no record says it."""
-    in_tmux = record is not None and isinstance(spec, TmuxSpec) and record.session_name == spec.session
-    return record.holder if in_tmux and record is not None else None
+    if record is None or record.holder is None or not isinstance(spec, TmuxSpec) or record.session_name != spec.session:
+        return None
+    # What it started is not the agent.
+    return record.holder.leader
 
 
 def reach_of(record: Agent, adapt: Adapt = lambda spec: spec, *, of_its_generation: bool = False) -> AdapterSpec:

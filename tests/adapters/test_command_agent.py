@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import command, process_note
+from holdfast.access import PRIVATE
+from holdfast.adapters import command
 from holdfast.adapters.command import CommandAgent
 from holdfast.domains.gateway import Answer, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
 from tests.patience import PATIENCE_S, until
+from tests.processes import state_of
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +32,14 @@ HOSTILE = 'it\'s "x" $(touch pwned) `touch pwned`\n; touch pwned\t#{pid} ä 🙂
 
 def agent(folder: Path, argv: list[str], **how: object) -> CommandAgent:
     spec = CommandSpec(argv=tuple(argv), **how)  # type: ignore[arg-type]
-    return CommandAgent(spec, note=folder / "run" / "agent-process.json", processes=Procfs())
+    return CommandAgent(spec, note=folder / "run" / "agent-process.json", processes=processes_in(folder))
+
+
+def processes_in(folder: Path) -> Procfs:
+    """The processes as a gateway has them: with FIFOs of trees in its folder."""
+    processes = Procfs()
+    processes.trees = Trees(lambda: folder / "run" / "trees", lambda: PRIVATE)
+    return processes
 
 
 def told(one: CommandAgent, prompt: str, stop: threading.Event | None = None) -> Answer:
@@ -41,7 +51,7 @@ def told(one: CommandAgent, prompt: str, stop: threading.Event | None = None) ->
 def test_a_prompt_arrives_byte_for_byte_on_stdin_and_runs_nothing(tmp_path: Path) -> None:
     answer = told(agent(tmp_path, ECHO, working_directory=str(tmp_path)), HOSTILE)
     assert (answer.text, answer.source, answer.code) == (HOSTILE, "stdout", None)
-    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.name != "run"] == []
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["run", "run/trees"]
 
 
 def test_a_prompt_is_one_argument(tmp_path: Path) -> None:
@@ -105,7 +115,7 @@ def test_an_interrupt_ends_the_program_however_stubborn(
     instance = one.inspect().instance_id
     assert instance is not None
     delivery = one.deliver("x", instance)
-    group = delivery.handle.process.pid
+    group = delivery.handle.command.pid
     until((tmp_path / "begun").exists)
     assert one.inspect().surface is Surface.NOT_READY
     assert one.interrupt(instance)
@@ -121,7 +131,7 @@ def test_an_interrupt_ends_what_the_program_began_and_what_ignores_it(tmp_path: 
     until((tmp_path / "begun").exists)
     assert one.interrupt("any")
     assert one.answer(delivery, threading.Event()).code == "agent_failed"
-    _gone(delivery.handle.process.pid)
+    _gone(delivery.handle.command.pid)
 
 
 def _gone(group: int) -> None:
@@ -154,13 +164,26 @@ def test_a_time_limit_a_flood_and_a_stop_end_it(tmp_path: Path, monkeypatch: pyt
 def test_what_a_killed_gateway_left_running_is_ended_by_the_next(tmp_path: Path) -> None:
     first = agent(tmp_path, sleeper(tmp_path, ""))
     delivery = first.deliver("x", "any")
-    group = delivery.handle.process.pid
+    group = delivery.handle.command.pid
     until((tmp_path / "begun").exists)
     second = agent(tmp_path, ECHO)
-    assert delivery.handle.process.poll() is None
-    second.inspect()
-    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGKILL")
+    assert not delivery.handle.command.ended()
+    assert second.inspect().surface is Surface.READY
+    assert delivery.handle.command.ended()
     _gone(group)
+    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGTERM")
+
+
+def test_a_note_of_an_earlier_version_ends_the_process_group_that_it_names(tmp_path: Path) -> None:
+    left = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], start_new_session=True)
+    named = Procfs().of(left.pid)
+    note = tmp_path / "run" / "agent-process.json"
+    note.parent.mkdir()
+    note.write_text(json.dumps({"pid": left.pid, "start_ticks": named.start_ticks, "boot_id": named.boot_id}))
+    assert agent(tmp_path, ECHO).inspect().surface is Surface.READY
+    assert left.wait(PATIENCE_S) == -signal.SIGKILL
+    assert not note.exists()
+    _gone(left.pid)
 
 
 def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
@@ -206,11 +229,13 @@ def test_a_full_disk_means_that_nothing_was_begun(tmp_path: Path, monkeypatch: p
 
 
 def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(tmp_path: Path) -> None:
-    script = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd"
-    anyway = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told(agent(tmp_path, ["sh", "-c", script]), "x").text == anyway
-    # Beside the three that each program has, `ls` has the folder that it reads.
-    assert anyway.split()[4:] == ["0", "1", "2", "3"]
+    script = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls -v /proc/self/fd; readlink /proc/self/fd/100"
+    anyway = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout.split()
+    *found, fifo = told(agent(tmp_path, ["sh", "-c", f"{script}; true"]), "x").text.split()
+    # Beside the three that each program has, `ls` has the folder that it reads, and a tree has its FIFO.
+    assert anyway[4:] == ["0", "1", "2", "3"]
+    assert found == [*anyway, "100"]
+    assert Path(fifo).parent == tmp_path / "run" / "trees"
 
 
 def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None:
@@ -230,9 +255,9 @@ def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None
 def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = agent(tmp_path, ECHO)
     delivery = one.deliver("x", "any")
-    process, interrupted = delivery.handle.process, []
+    process, interrupted = delivery.handle.command, []
     wait = process.wait
-    # Once it has been waited for, its number may be given to another.
+    # Once it has been waited for, its pid may be given to another.
     monkeypatch.setattr(process, "wait", lambda: (wait(), interrupted.append(one.interrupt("any")))[0])
     assert one.answer(delivery, threading.Event()).text == "x"
     assert interrupted == [False]
@@ -244,14 +269,13 @@ def test_what_does_not_end_is_not_worked_beside(tmp_path: Path, monkeypatch: pyt
     until((tmp_path / "begun").exists)
     second = agent(tmp_path, ECHO)
     with monkeypatch.context() as patched:
-        # As one of another user, or one that waits for a disk.
-        patched.setattr(process_note, "signal_group", lambda pid, number: None)
-        patched.setattr(process_note, "_KILLED_S", 0.05)
+        # As when a process waits for a disk.
+        patched.setattr(Trees, "end", lambda trees, tree, grace_s: False)
         for _ in range(2):
             seen = second.inspect()
-            assert seen.instance_id is None and f"pid {delivery.handle.process.pid}" in seen.detail
+            assert seen.instance_id is None and f"pid {delivery.handle.command.pid}" in seen.detail
     assert second.inspect().instance_id is not None
-    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGKILL")
+    assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGTERM")
 
 
 def test_closing_ends_what_runs(tmp_path: Path) -> None:
@@ -259,7 +283,38 @@ def test_closing_ends_what_runs(tmp_path: Path) -> None:
     delivery = one.deliver("x", "any")
     until((tmp_path / "begun").exists)
     one.close()
-    assert one.answer(delivery, threading.Event()).detail.startswith(f"ended by {signal.SIGKILL.name}")
+    assert one.answer(delivery, threading.Event()).detail.startswith("ended by SIGTERM")
+    _gone(delivery.handle.command.pid)
+
+
+def test_what_a_program_leaves_is_ended_before_the_next_prompt(tmp_path: Path) -> None:
+    script = f"setsid sleep 1000 & echo $! > {tmp_path}/left; echo done"
+    one = agent(tmp_path, ["sh", "-c", script])
+    answer = told(one, "x")
+    assert (answer.text, answer.code) == ("done\n", None)
+    left = int((tmp_path / "left").read_text())
+    assert state_of(left) in (None, "Z")
+    assert list((tmp_path / "run" / "trees").iterdir()) == []
+
+
+def test_without_its_guardian_a_program_is_still_interrupted_and_its_tree_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_ESCALATE_S", 0.3)
+    script = (
+        f"trap '' INT TERM; setsid sleep 1000 & echo $! > {tmp_path}/left; touch {tmp_path}/begun; while :; do sleep 1; done"
+    )
+    one = agent(tmp_path, ["sh", "-c", script])
+    delivery = one.deliver("x", "any")
+    until((tmp_path / "begun").exists)
+    os.kill(delivery.handle.command.guardian, signal.SIGKILL)
+    assert one.interrupt("any")
+    answer = one.answer(delivery, threading.Event())
+    assert (answer.code, answer.facts) == ("agent_failed", {}) and "guardian" in answer.detail
+    assert state_of(int((tmp_path / "left").read_text())) in (None, "Z")
+    _gone(delivery.handle.command.pid)
+    assert list((tmp_path / "run" / "trees").iterdir()) == []
+    assert one.inspect().surface is Surface.READY
 
 
 def test_no_command_is_refused(tmp_path: Path) -> None:

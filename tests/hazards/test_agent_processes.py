@@ -213,8 +213,7 @@ def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death
         assert first.holder is not None
         # A server that has just lost its last session ends, and with it whatever is begun in that moment.
         bench.tmux("new-session", "-d", "-s", "keeps-the-server")
-        for pid in (bench.tmux.pane_pid("HOLDFAST-gpu"), first.holder.pid):
-            os.kill(pid, signal.SIGKILL)
+        bench.kill(first, bench.tmux.pane_pid("HOLDFAST-gpu"))
         until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())
         bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sleep 600")
         ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")

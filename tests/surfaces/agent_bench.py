@@ -3,9 +3,10 @@
 import json
 import os
 import select
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.app import Holdfast, connect
@@ -65,6 +66,21 @@ class AgentBench(CommandLine):
                 if told and entry.at > agent.lease_expires_at:
                     return entry
         raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
+
+    def kill(self, agent: Agent, runner: int) -> None:
+        """Kill the process that runs an agent with -9, and the agent, and wait until its process tree is gone."""
+        assert agent.holder is not None
+        os.kill(runner, signal.SIGKILL)
+        # The death of a pane's first process may end the others in the pane.
+        with suppress(ProcessLookupError):
+            os.kill(agent.holder.pid, signal.SIGKILL)
+        ended(runner)
+        self.tree_ends(agent)
+
+    def tree_ends(self, agent: Agent) -> None:
+        """Wait until no process of an agent's tree is left."""
+        assert agent.holder is not None and agent.holder.tree
+        assert self.hf.processes.trees.wait_for_end(agent.holder.tree, PATIENCE_S)
 
     def own_folders(self) -> list[Path]:
         """What agents have left in the state folder."""

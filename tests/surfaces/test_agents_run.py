@@ -147,7 +147,7 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
     assert ran.status == 4 and f"process {pid}" in ran.err
     assert bench.hf.agents.liveness(agent).process is Liveness.ALIVE
     os.kill(pid, signal.SIGKILL)
-    ended(pid)
+    bench.tree_ends(agent)
     assert len(bench.own_folders()) == 1
     assert bench("agents", "run", "gpu", "--", "true").status == 0
     assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
@@ -156,12 +156,13 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
 
 def test_cleanup_takes_the_folder_of_a_killed_agent_and_of_none_that_lives(bench: AgentBench) -> None:
     process, pid = bench.hold("gpu")
+    agent = bench.hf.agents.resolve("gpu").unwrap()
     process.kill()
     assert "removed" not in bench("agents", "cleanup", "--grace", "0").out
     # Its command lives on, and may need it.
     assert len(bench.own_folders()) == 1
     os.kill(pid, signal.SIGKILL)
-    ended(pid)
+    bench.tree_ends(agent)
     assert "planned" in bench("agents", "cleanup", "--dry-run").out
     assert len(bench.own_folders()) == 1
     assert "removed" in bench("agents", "cleanup").out
@@ -289,10 +290,7 @@ def test_killed_with_its_tmux_session_gone_it_is_succeeded_at_once(bench: AgentB
     first = bench.start_agent("gpu")
     assert first.holder is not None
     pane = bench.tmux.pane_pid("HOLDFAST-gpu")
-    for pid in (pane, first.holder.pid):
-        os.kill(pid, signal.SIGKILL)
-    ended(first.holder.pid)
-    ended(pane)
+    bench.kill(first, pane)
     # The pane's end is tmux's to notice, and its session's end follows; ask until it has.
     while bench.tmux.sessions():
         continue
@@ -308,9 +306,7 @@ def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: Age
     assert first.holder is not None
     bench.tmux("new-window", "-d", "-t", "=HOLDFAST-gpu:", "sleep 600")
     pane = int(bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").split()[0])
-    for pid in (pane, first.holder.pid):
-        os.kill(pid, signal.SIGKILL)
-        ended(pid)
+    bench.kill(first, pane)
     assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
     ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "true")
     assert ran.status == 4 and "not proved to be gone" in ran.err
@@ -325,9 +321,7 @@ def test_a_stopped_tmux_hangs_nothing_and_proves_nothing(bench: AgentBench) -> N
     pane = bench.tmux.pane_pid("HOLDFAST-gpu")
     bench.tmux.stop()
     begun_s = time.monotonic()
-    for pid in (pane, first.holder.pid):
-        os.kill(pid, signal.SIGKILL)
-        ended(pid)
+    bench.kill(first, pane)
     parts = json.loads(bench("agents", "get", "gpu", "--json").out)["liveness"]
     assert (parts["process"], parts["tmux_session"]) == ("dead", "unknown")
     assert json.loads(bench("agents", "cleanup", "--json").out)["planned"] == []
@@ -506,9 +500,7 @@ def test_a_strangers_tmux_session_of_the_same_name_is_no_target(bench: AgentBenc
     assert agent.holder is not None
     assert bench("agents", "target", "gpu").status == 0
     pane = bench.tmux.pane_pid("HOLDFAST-gpu")
-    for pid in (pane, agent.holder.pid):
-        os.kill(pid, signal.SIGKILL)
-        ended(pid)
+    bench.kill(agent, pane)
     until(lambda: bench.tmux.sessions() == set())
     for made in (False, True):
         if made:

@@ -94,6 +94,14 @@ def test_what_holdfast_adds_is_in_the_file_too(world: World) -> None:
     assert from_file(agent.agent_id, document) == agent
 
 
+def test_a_process_tree_is_in_the_file_only_where_there_is_one() -> None:
+    alone = {"host_id": "h", "boot_id": "b", "pid_ns": 1, "pid": 7, "start_ticks": 9, "label": "claude"}
+    for holder in (alone, {**alone, "tree": "1000-7-9-0123456789abcdef"}):
+        agent = from_file(GPU, {**ADOPTED, "holder": holder})
+        assert to_file(agent)["holder"] == holder
+        assert from_file(GPU, json.loads(json.dumps(to_file(agent)))) == agent
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,10 +1,11 @@
 """An agent that is a program, run once for each prompt: a headless one.
 
-It gets the prompt on its standard input or as its last argument, never through a shell, and runs in a process group of its own.
-What it prints is the answer. An interrupt is SIGINT, then SIGTERM, then SIGKILL, to the whole group.
+It gets the prompt on its standard input or as its last argument, never through a shell. It leads a session and a process group
+of its own, and is in custody: it, and whatever it starts, is one process tree. What it prints is the answer.
 
-It begins only when its process is noted: there is no moment at which a gateway that is killed leaves a program at work that the
-next one does not know of.
+An interrupt is SIGINT to its process group, then SIGTERM to the whole tree, then SIGKILL. What a program leaves running when it
+ends is ended too: the next prompt begins only when no process of the tree is left. The tree is ended as well when the gateway
+dies. It begins only when it is noted, so that the next gateway knows of every tree that may still run.
 """
 
 import contextlib
@@ -12,23 +13,23 @@ import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.adapters.held_program import HeldProgram
-from holdfast.adapters.process_note import ProcessNote, ended_within, signal_group
+from holdfast.adapters.process_note import ProcessNote, signal_group
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel import faults
-from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
+from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import ANSWER_CHARS_MAX
+from holdfast.processes.command import Command
 from holdfast.processes.procfs import Procfs
 
 _ESCALATE_S = 5.0
+"""How long a program has to end after SIGINT, and its tree after SIGTERM."""
 _TICK_S = 0.1
 _ARGUMENT_BYTES_MAX = 128 * 1024 - 1
 """What Linux lets one argument have."""
@@ -39,16 +40,15 @@ _ERROR_CHARS_MAX = 2000
 class _Run(NamedTuple):
     """One run of the program, and the files that it writes to."""
 
-    process: "subprocess.Popen[bytes]"
-    pidfd: int
+    command: Command
     output: IO[bytes]
     errors: IO[bytes]
     begun_s: float
 
 
 class CommandAgent:
-    """A program as an agent. `note` is a file in which the running process is named, so that a gateway that was killed does not
-    leave a program behind that works beside the next one: the next gateway ends it."""
+    """A program as an agent. `note` is a file that names the running tree: the next gateway ends what a killed one left, before
+    it delivers anything."""
 
     backend = "command"
 
@@ -57,17 +57,20 @@ class CommandAgent:
             raise InvalidValue("there is no command: give the program behind --", field="argv")
         self._spec = spec
         self._note = ProcessNote(note, processes)
+        self._processes = processes
         self._mutex = threading.Lock()
         self._run: _Run | None = None
-        self._signals: list[tuple[float, int]] = []
-        self._ending = False
+        self._end_s: float | None = None
+        """When the tree of a program that was interrupted is to be ended."""
         self._begun = False
 
     def inspect(self) -> Sighting:
         if not self._begun:
             # With the first look and not before: by then this process is the one that serves.
-            if (left := self._note.end_named()) is not None:
-                return Sighting(None, detail=f"pid {left}, which an earlier gateway began, does not end: end it by hand")
+            if left := self._note.end_named(_ESCALATE_S):
+                pids = ", ".join(map(str, left))
+                return Sighting(None, detail=f"pid {pids}, which an earlier gateway began, does not end: end it by hand")
+            self._processes.trees.sweep()
             self._begun = True
         program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
         if program is None:
@@ -97,71 +100,93 @@ class CommandAgent:
                     given.write(prompt.encode())
                     given.seek(0)
                 run = self._started(argv, given)
-        except (OSError, ValueError, NotFound) as error:
-            # Until it is let begin nothing has happened, also where the disk is full or there are too many processes.
+        except (OSError, ValueError, NotFound, Unavailable) as error:
+            # Until it is executed nothing has happened, also where the disk is full or there are too many processes.
             raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
         with self._mutex:
-            self._run, self._signals, self._ending = run, [], False
+            self._run, self._end_s = run, None
         return Delivery(run)
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
         run: _Run = delivery.handle
         try:
             why = self._watched(run, stop)
-            status = run.process.wait()
+            status = run.command.wait()
+            if run.command.left is not False:
+                _end(run.command)
+            run.command.wait_for_tree()
             return _answer(run, status, why)
         finally:
-            os.close(run.pidfd)
+            with self._mutex:
+                self._run = None
+                # Otherwise the next look ends what the note names.
+                self._begun = self._begun and run.command.gone
+            self._forget(run.command)
             run.output.close()
             run.errors.close()
-            self._note.remove()
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - only what runs here is meant
         with self._mutex:
-            if self._run is None:
+            # The pid of a process that has ended may be another's by now.
+            if self._run is None or self._run.command.ended():
                 return False
-            self._end_group(signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            signal_group(self._run.command.pid, signal.SIGINT)
+            if self._end_s is None:
+                self._end_s = time.monotonic() + _ESCALATE_S
         return True
 
     def close(self) -> None:
         with self._mutex:
             if self._run is not None:
-                signal_group(self._run.process.pid, signal.SIGKILL)
+                self._run.command.end_tree()
 
     def _started(self, argv: list[str], given: IO[bytes]) -> _Run:
+        trees = self._processes.trees
         with contextlib.ExitStack() as undone:
             output = undone.enter_context(tempfile.TemporaryFile())
             errors = undone.enter_context(tempfile.TemporaryFile())
-            held = HeldProgram(argv, stdin=given, stdout=output, stderr=errors, cwd=self._spec.working_directory)
-            undone.callback(self._note.remove)
-            undone.callback(held.drop)
-            pidfd = os.pidfd_open(held.process.pid)
-            undone.callback(os.close, pidfd)
+            command = Command(
+                argv,
+                leader=True,
+                bound=True,
+                grace_s=_ESCALATE_S,
+                cwd=self._spec.working_directory,
+                stdin=given,
+                stdout=output,
+                stderr=errors,
+            )
+            undone.callback(self._forget, command)
+            tree = command.enter(trees)
             faults.reach("command.started")
-            self._note.write(held.process.pid)
+            self._note.write(command.pid, tree)
             faults.reach("command.noted")
-            held.begin()
+            command.begin(trees, {})
+            if not command.executed():
+                assert command.unfit is not None
+                command.wait()
+                command.wait_for_tree()
+                raise command.unfit
             undone.pop_all()
         faults.reach("command.begun")
-        return _Run(held.process, pidfd, output, errors, time.monotonic())
+        return _Run(command, output, errors, time.monotonic())
+
+    def _forget(self, command: Command) -> None:
+        """Let go of a tree, or of a process that never became the program."""
+        command.dismiss()
+        command.close()
+        if command.gone:
+            self._note.remove()
 
     def _watched(self, run: _Run, stop: threading.Event) -> str:
-        """Until the program has ended; why it was ended, if it was."""
-        why = ""
-        while not ended_within(run.pidfd, _TICK_S):
-            with self._mutex:
-                now_s = time.monotonic()
-                if not why and (why := self._too_much(run, now_s, stop)):
-                    self._end_group(signal.SIGTERM, signal.SIGKILL)
-                while self._signals and self._signals[0][0] <= now_s:
-                    signal_group(run.process.pid, self._signals.pop(0)[1])
-        with self._mutex:
-            if self._ending:
-                # What it has begun may have ignored what ended it. Its number is not given to another before `wait`.
-                signal_group(run.process.pid, signal.SIGKILL)
-            # From here on an interrupt finds nothing to stop, and signals no number that may be another's by then.
-            self._run = None
-        return why
+        """Wait until the program has ended, and end its tree when it must not go on. Why it was ended; empty when it ended by
+        itself or by an interrupt."""
+        while not run.command.ended(_TICK_S):
+            now_s = time.monotonic()
+            why = self._too_much(run, now_s, stop)
+            if why or (self._end_s is not None and now_s >= self._end_s):
+                _end(run.command)
+                return why
+        return ""
 
     def _too_much(self, run: _Run, now_s: float, stop: threading.Event) -> str:
         if stop.is_set():
@@ -172,22 +197,25 @@ class CommandAgent:
             return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
         return ""
 
-    def _end_group(self, *signals: int) -> None:
-        """Send the first signal now and each next one some seconds later, while there is somebody to send it to."""
-        assert self._run is not None
-        now_s = time.monotonic()
-        self._ending = True
-        signal_group(self._run.process.pid, signals[0])
-        self._signals = [(now_s + _ESCALATE_S * step, number) for step, number in enumerate(signals[1:], start=1)]
+
+def _end(command: Command) -> None:
+    """End a tree, and return when it is gone."""
+    command.end_tree()
+    while not command.wait_for_tree():
+        # Its guardian was killed, and SIGKILL has not ended all of it yet.
+        pass
 
 
 def _answer(run: _Run, status: int, why: str) -> Answer:
     text = _tail(run.output, ANSWER_CHARS_MAX * 4)
-    facts = {"exit_status": status}
+    facts = {} if run.command.unseen else {"exit_status": status}
     if why == "stopped":
         return Answer(text, "stdout", known=False, code="stopped", detail="the gateway was stopped", facts=facts)
     if why:
         return Answer(text, "stdout", code="timeout" if "within" in why else "agent_failed", detail=why, facts=facts)
+    if run.command.unseen:
+        detail = "its guardian process was killed: the exit status is unknown"
+        return Answer(text, "stdout", code="agent_failed", detail=detail, facts=facts)
     if status != 0:
         said = _tail(run.errors, _ERROR_CHARS_MAX).strip()
         how = f"exit status {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"

@@ -4,6 +4,8 @@
     token                         the bearer token, for its owner alone
     run/current-instance.json     which process serves, and where
     run/vouched.json              which instance of the agent the last one vouched for in the registry
+    run/agent-process.json        which process tree a program for one prompt runs in
+    run/trees/                    the FIFO of that tree
     state.json                    the last status
     events.jsonl                  what happened, a line an event
 
@@ -69,6 +71,7 @@ class GatewayFolder:
         self.queue = root / "queue.sqlite"
         self.events = root / "events.jsonl"
         self.agent_process = self.run / "agent-process.json"
+        self.trees = self.run / "trees"
         self._instance = self.run / "current-instance.json"
         self._vouched = self.run / "vouched.json"
         self.state_path = root / "state.json"

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import fifo
 from holdfast.processes import guardian as guardians
@@ -94,15 +95,21 @@ class Command:
         self._pid: int | None = None
         self._fd: int | None = None
         self._status: int | None = None
-        self._entered = False
+        self._trees: Trees | None = None
         self.path: str | None = None
+        self._executed = False
+        self._ending = False
         self._over = False
         self.began = False
         """Was it let become the command?"""
         self.unfit: OSError | None = None
-        """Why the command could not be executed. Known once it was waited for."""
+        """Why the command could not be executed. Known once it was waited for, or `executed` was asked."""
         self.left: bool | None = None
         """Did the command leave processes behind? None while that is not known."""
+        self.gone = False
+        """Is it known that no process of the tree is left?"""
+        self.unseen = False
+        """Was the guardian killed before it could tell the exit status? Then the status is that of SIGKILL."""
 
     @property
     def pid(self) -> int:
@@ -118,11 +125,15 @@ class Command:
         """A descriptor that becomes readable when there is news of the command."""
         return self._said
 
+    @property
+    def unguarded(self) -> bool:
+        """Was the guardian killed? Then the exit status may be unknown."""
+        return _readable(self._guardian_fd, 0) and self._reap_guardian() != 0
+
     def begin(self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None) -> None:
         """Let it become the command, with this added to its environment. `enter` comes first, where a claim is recorded."""
-        if not self._entered:
+        if self._trees is None:
             self.enter(trees)
-        self.began = True
         order = {
             "words": [os.fsencode(word) for word in self._words],
             "environment": {name.encode(): value.encode() for name, value in environment.items()},
@@ -134,32 +145,36 @@ class Command:
             "caretaker": [] if caretaker is None else caretaker.words,
             "caretaker_environment": {} if caretaker is None else dict(caretaker.environment),
         }
+        self.began = True
         self._order(order)
 
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
-        self.path, self._entered = trees.begin(self.tree), True
+        self.path, self._trees = trees.begin(self.tree), trees
         return self.tree
 
-    def ended(self) -> bool:
-        """Has the command ended, whether or not it was waited for?"""
+    def executed(self) -> bool:
+        """Wait until the process has become the command; False when it could not, and `unfit` says why."""
+        while not self._executed and self.unfit is None and self._status is None and self._listen():
+            pass
+        return self.unfit is None
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Has the command ended, by now or within this time, whether or not it was waited for?"""
         if self._status is not None:
             return True
-        if self._fd is None:
-            try:
-                self._fd = os.pidfd_open(self.pid)
-            except (OSError, Unavailable):
-                return True
-            seen = stat(self.pid)
-            if seen is None or seen.parent not in (self.guardian, os.getpid(), 1):
-                return True
-        return _readable(self._fd, 0)
+        try:
+            _ = self.pid
+        except Unavailable:
+            return True
+        return self._fd is None or _readable(self._fd, timeout_s)
 
     def poll(self) -> int | None:
         """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
         while self._status is None and _readable(self._said, 0) and self._listen():
             pass
-        if self._status is None and _readable(self._guardian_fd, 0):
+        # Without its guardian the command may run for long.
+        if self._status is None and _readable(self._guardian_fd, 0) and self.ended():
             self.wait()
         return self._status
 
@@ -178,12 +193,13 @@ class Command:
             timeout_s = None
         if not _readable(self._guardian_fd, timeout_s):
             return False
-        if self._reap_guardian() != 0 and self._adopts:
-            _reap_all()
-        return True
+        self.gone = self._reap_guardian() == 0 or self._wait_without_guardian(timeout_s)
+        return self.gone
 
     def end_tree(self) -> None:
-        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait."""
+        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the guardian was killed,
+        `wait_for_tree` does it."""
+        self._ending = True
         self._signal(self._guardian_fd, signal.SIGTERM)
         self._signal(self._guardian_fd, signal.SIGCONT)
 
@@ -208,6 +224,8 @@ class Command:
             os.close(self._orders)
             self._orders = -1
             self._reap_guardian()
+            # Nothing was executed, so the tree has no other process.
+            self.gone = True
             self.close()
 
     def close(self) -> None:
@@ -215,7 +233,7 @@ class Command:
         if self._over:
             return
         self._over = True
-        if self.path is not None and self._guardian.returncode is not None:
+        if self.path is not None and (self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)):
             fifo.end(self.path, remove=True)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
@@ -224,6 +242,19 @@ class Command:
     def _reap_guardian(self) -> int:
         """Wait for the guardian's end; return its exit status."""
         return self._guardian.wait()
+
+    def _wait_without_guardian(self, timeout_s: float | None) -> bool:
+        """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
+        lives = False
+        if self._trees is not None and (self._ending or not self._adopts):
+            if self._ending:
+                lives = not self._trees.end(self.tree, self.grace_s)
+            else:
+                lives = not self._trees.wait_for_end(self.tree, timeout_s)
+            lives = lives and self._trees.liveness(self.tree, in_sight=True) is Liveness.ALIVE
+        if self._adopts:
+            _reap_all()
+        return self._adopts or not lives
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""
@@ -234,6 +265,9 @@ class Command:
             word, _, number = line.partition(b" ")
             if word == b"pid":
                 self._pid = int(number)
+                self._fd = self._opened(self._pid)
+            elif word == b"executed":
+                self._executed = True
             elif word == b"unfit":
                 self.unfit = OSError(int(number), os.strerror(int(number)))
             elif word == b"ended":
@@ -241,6 +275,19 @@ class Command:
             elif word in (b"left", b"alone"):
                 self.left = word == b"left"
         return bool(more)
+
+    def _opened(self, pid: int) -> int | None:
+        """A descriptor of the guardian's child; None when that has ended. At once: later, another process may have its pid, or
+        the guardian may be dead and its child any subreaper's."""
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        seen = stat(pid)
+        if seen is not None and seen.parent in (self.guardian, os.getpid(), 1):
+            return fd
+        os.close(fd)
+        return None
 
     def _adopted(self) -> int:
         """The exit status of a command whose guardian was killed."""
@@ -254,6 +301,7 @@ class Command:
                 pass
         elif not self.ended() and self._fd is not None:
             _readable(self._fd, None)
+        self.unseen = True
         return -signal.SIGKILL
 
     def _order(self, order: object) -> None:

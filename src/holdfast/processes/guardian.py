@@ -5,8 +5,9 @@ the end. So it ends exactly when the tree has. It runs as `python -I -S guardian
 a process group of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
 
 The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a wrapper. It writes lines to the
-wrapper: `pid N` of the process that becomes the command, `unfit ERRNO` if it cannot be executed, `ended STATUS` when it has
-ended, and then `alone` or `left`, whether processes of the tree are left.
+wrapper: `pid N` of the process that becomes the command, `unfit ERRNO` if it cannot be executed and `executed` if it was,
+`ended STATUS` when it has ended, and then `alone` or `left`, whether processes of the tree are left. Of a command that ends at
+once, `executed` may not be said.
 """
 
 from __future__ import annotations
@@ -134,7 +135,6 @@ class _Wrapper:
         self.orders = orders
         self.words = words
         self._read = b""
-        self.gone = False
 
     def tell(self, line: str) -> None:
         try:
@@ -142,6 +142,12 @@ class _Wrapper:
         except OSError:
             # It was killed. Nobody asks, and the tree must not lose its guardian by it.
             return
+
+    def is_gone(self) -> bool:
+        """Has it died, or closed its end? The tree may end before its order pipe was looked at."""
+        waiting = select.poll()
+        waiting.register(self.orders, 0)
+        return bool(waiting.poll(0))
 
     def order(self) -> Any:
         """The next order that has come; None when there is none yet. Raises EOFError when the wrapper is gone."""
@@ -161,6 +167,8 @@ def main(arguments: list[str]) -> None:
     orders, words, group = (int(one) for one in arguments)
     wrapper = _Wrapper(orders, words)
     told, tell = (above_streams(fd) for fd in os.pipe())
+    # The kernel closes the child's end when the child executes the command.
+    executed, executing = (above_streams(fd) for fd in os.pipe())
     become_subreaper()
     os.set_inheritable(orders, False)
     os.set_inheritable(words, False)
@@ -170,7 +178,8 @@ def main(arguments: list[str]) -> None:
         os.close(orders)
         _become(told, words, group)
     os.close(told)
-    _withdraw({orders, words, tell})
+    os.close(executing)
+    _withdraw({orders, words, tell, executed})
     guard = Guard(command, 0.0)
     wrapper.tell(f"pid {command}\n")
     order = _first_order(guard, wrapper)
@@ -188,42 +197,40 @@ def main(arguments: list[str]) -> None:
         except BrokenPipeError:
             # It was killed while it waited.
             pass
-    _attend(guard, wrapper, order)
+    _attend(guard, wrapper, order, executed)
     if order["fifo"] is not None:
         # Before this process lets go of it: whoever is woken by that finds that the tree is over.
-        fifo.end(order["fifo"], remove=wrapper.gone)
+        fifo.end(order["fifo"], remove=wrapper.is_gone())
     os._exit(0)
 
 
-def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any]) -> None:
+def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any], executed: int) -> None:
     """Until the tree is empty."""
     there = guard.reap()
     told = False
-    listening = [wrapper.orders]
+    listening = [wrapper.orders, executed]
     while there or not told:
         if guard.status is not None and not told:
             told = True
             wrapper.tell(f"ended {guard.status}\n{'left' if there else 'alone'}\n")
         if not there:
             return
-        if guard.rest(listening) and listening:
+        ready = guard.rest(listening)
+        if executed in ready:
+            # After `unfit`, if that was said: the child says it before it ends.
+            listening.remove(executed)
+            wrapper.tell("executed\n")
+        if wrapper.orders in ready:
             try:
-                if wrapper.orders in listening and _ready(wrapper.orders) and wrapper.order() == LEAVE:
+                if wrapper.order() == LEAVE:
                     order["bound"] = False
             except EOFError:
-                listening = []
-                wrapper.gone = True
+                listening.remove(wrapper.orders)
                 if order["bound"]:
                     guard.end()
                 elif order["caretaker"]:
                     _hand_over(order)
         there = guard.reap()
-
-
-def _ready(fd: int) -> bool:
-    waiting = select.poll()
-    waiting.register(fd, select.POLLIN)
-    return bool(waiting.poll(0))
 
 
 def _hand_over(order: dict[str, Any]) -> None:

@@ -124,16 +124,36 @@ class Trees:
         guardians = [one.pid for one in members if one.guardian]
         # A guardian asks, waits and kills by itself, and misses none.
         killing.ask(guardians or [one.pid for one in members], belongs)
-        if self._wait_for_end(tree, grace_s + (_KILLED_S if guardians else 0.0)):
+        if self.wait_for_end(tree, grace_s + (_KILLED_S if guardians else 0.0)):
             return True
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
             scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
-            if self._wait_for_end(tree, _KILLED_AGAIN_S):
+            if self.wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
+            if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
+                # What is left, if anything, cannot be seen, and so not be killed.
+                return False
         return False
+
+    def wait_for_end(self, tree: str, timeout_s: float | None) -> bool:
+        """Sleep until a tree is gone, or the time is up, or the tree cannot be seen any more. True when it is gone."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (seen := self.liveness(tree, in_sight=True)) is not Liveness.DEAD:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if seen is Liveness.UNKNOWN or (left_s is not None and left_s <= 0):
+                return False
+            fd = self.watch(tree)
+            if fd is None:
+                # It ended in between.
+                continue
+            waiting = select.poll()
+            waiting.register(fd, select.POLLIN)
+            waiting.poll(None if left_s is None else left_s * 1000)
+            os.close(fd)
+        return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
         """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
@@ -220,24 +240,6 @@ class Trees:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
 
-    def _wait_for_end(self, tree: str, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        while self.liveness(tree, in_sight=True) is not Liveness.DEAD:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            fd = self.watch(tree)
-            if fd is None:
-                # It ended in between, or cannot be seen.
-                if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
-                    return False
-                continue
-            waiting = select.poll()
-            waiting.register(fd, select.POLLIN)
-            waiting.poll(left_s * 1000)
-            os.close(fd)
-        return True
-
 
 def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
@@ -248,8 +250,11 @@ def _start_of(tree: str) -> int:
 
 
 def _wrapper_of(tree: str) -> int | None:
-    """The pid of the process that began a tree, if it lives."""
+    """The pid of the process that began a tree, if it lives, and if its life says anything. To the wrapper itself it does
+    not."""
     _, pid, start_ticks, _ = tree.split("-")
+    if int(pid) == os.getpid():
+        return None
     seen = process_stat(int(pid))
     return None if seen is None or seen.ended or seen.start_ticks != int(start_ticks) else int(pid)
 

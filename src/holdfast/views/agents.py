@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from holdfast.domains.agents import Agent, Agents
-from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
 from holdfast.domains.agents.names import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
-from holdfast.kernel.holder import Liveness, Processes, probe
+from holdfast.kernel.holder import Liveness, Processes, named
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
 from holdfast.views.why import Fact, Tone, Why, known
@@ -111,6 +111,8 @@ def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
     """An agent in a list."""
     state = _state(agent, processes, agents.store.embedded, agents.store.now())
     tone, why = _STATES[state]
+    if state == "dead" and (left := survivors_of(agent, processes, embedded=agents.store.embedded)):
+        why = f"its process has ended, and processes that it started live ({named(left)}): its id stays its own until they end"
     return AgentLine(
         agent_id=agent.agent_id,
         name=agent.agent_name,
@@ -165,16 +167,16 @@ def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
 def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
     if not agent.fresh(now):
         return "over"
-    if agent.holder is None:
+    alive = process_liveness(agent, processes, embedded=embedded)
+    if alive is None:
         return "believed"
-    return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[
-        probe(agent.holder, processes, embedded=embedded)
-    ]
+    return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
 _PARTS: dict[str, Callable[[Parts], Liveness | None]] = {
     "lease": lambda parts: parts.lease,
     "process": lambda parts: parts.process,
+    "process tree": lambda parts: parts.tree or None,
     "tmux session": lambda parts: parts.tmux_session,
     "gateway": lambda parts: parts.gateway,
 }
@@ -187,6 +189,11 @@ def _parts_told(parts: Parts) -> tuple[str, ...]:
 
 
 def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
+    if line.state == "dead" and parts.tree is Liveness.ALIVE:
+        return (
+            "end the processes that it left, or wait until they end",
+            f"then a new `holdfast agents start {bare(line.name)}` succeeds it",
+        )
     if line.state == "dead" and parts.tmux_session is Liveness.ALIVE:
         return (f"its tmux session lives on: look into it with `tmux attach -t ={line.tmux_session}`",)
     if line.tone == "bad":

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.backends import tmux_backed
+from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.manifest import Manifest
 from holdfast.domains.agents.names import bare
 from holdfast.domains.agents.outside import Files, Outside, TmuxAddress
@@ -30,7 +31,7 @@ from holdfast.kernel.errors import (
     TmuxSessionGone,
     TmuxSessionMismatch,
 )
-from holdfast.kernel.holder import Liveness, Processes, probe
+from holdfast.kernel.holder import Liveness, Processes, named
 from holdfast.kernel.store import Store
 
 _ANCESTORS_MAX = 64
@@ -178,11 +179,14 @@ def check_process(record: Agent, session_name: str, server: TmuxAddress | None, 
             "with --pid, or start it with `holdfast agents start`",
             **facts,
         )
-    alive = Liveness.ALIVE if holder is None else probe(holder, outside.processes, embedded=embedded)
+    # Of the process alone: what it started is not the agent, and must not get its keys.
+    alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
     if alive is Liveness.DEAD:
+        survivors = survivors_of(record, outside.processes, embedded=embedded)
+        left = f", though processes that it started live ({named(survivors)})" if survivors else ""
         raise ProcessDead(
-            f"process {facts['pid']} of {name} is dead, and whatever is in tmux session {session_name} now is not touched: "
-            "start the agent again",
+            f"process {facts['pid']} of {name} is dead{left}. Whatever is in tmux session {session_name} now is not touched: "
+            f"start the agent again{' when they have ended' if survivors else ''}",
             **facts,
         )
     if alive is Liveness.UNKNOWN:

@@ -1,22 +1,30 @@
-"""Whether an agent lives, in parts: no part alone says it."""
+"""Whether an agent lives, in parts: no part alone says it.
+
+An agent is its own process: once that is dead, nothing may be typed to it, whatever it has started. But its id stays its own
+as long as any process of its tree lives, so that no second generation works beside it.
+"""
 
 from datetime import datetime
+
+from msgspec import UNSET, UnsetType
 
 from holdfast.domains.agents.outside import Outside
 from holdfast.domains.agents.record import Agent
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.holder import Liveness, probe
+from holdfast.kernel.holder import Liveness, Processes, Survivor, orphaned, probe
 
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
 class Parts(Plain, frozen=True, kw_only=True):
-    """What is known of each part of an agent. None: it has no such part."""
+    """What is known of each part of an agent. None: it has no such part. `tree` is there when the process is dead and the
+    record names its process tree: what is known of the processes that it started."""
 
     lease: Liveness
     process: Liveness | None
     tmux_session: Liveness | None
     gateway: Liveness | None
+    tree: Liveness | UnsetType = UNSET
 
 
 def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) -> Parts:
@@ -25,16 +33,19 @@ def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) ->
     if agent.gateway is not None:
         beyond_reach = agent.gateway.host.startswith(_LOOPBACK) and not _is_here(agent, outside, embedded=embedded)
         gateway = Liveness.UNKNOWN if beyond_reach else outside.gateways.liveness(agent.gateway)
+    process = process_liveness(agent, outside.processes, embedded=embedded)
+    tree = tree_liveness(agent, outside.processes, embedded=embedded) if process is Liveness.DEAD else None
     return Parts(
         lease=Liveness.ALIVE if agent.fresh(now) else Liveness.DEAD,
-        process=_process(agent, outside, embedded=embedded),
+        process=process,
         tmux_session=_tmux_session(agent, outside, embedded=embedded),
         gateway=gateway,
+        tree=tree if tree is not None and agent.holder is not None and agent.holder.tree else UNSET,
     )
 
 
 def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is it proved that nothing of the agent is left: its process dead, and its tmux session gone where it had one?
+    """Is it proved that nothing of the agent is left: its process tree dead, and its tmux session gone where it had one?
 
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be renamed. A process that was not
     named, or cannot be seen from here, proves nothing.
@@ -45,12 +56,23 @@ def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
 
 
 def is_dead(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is its own process proved dead?"""
-    return _process(agent, outside, embedded=embedded) is Liveness.DEAD
+    """Is its process proved dead, and every other of its tree?"""
+    return tree_liveness(agent, outside.processes, embedded=embedded) is Liveness.DEAD
 
 
-def _process(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness | None:
-    return None if agent.holder is None else probe(agent.holder, outside.processes, embedded=embedded)
+def process_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
+    """What is known of the agent's own process; None when none was named."""
+    return None if agent.holder is None else probe(agent.holder.leader, processes, embedded=embedded)
+
+
+def tree_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
+    """What is known of the agent's process and all that it started; None when none was named."""
+    return None if agent.holder is None else probe(agent.holder, processes, embedded=embedded)
+
+
+def survivors_of(agent: Agent, processes: Processes, *, embedded: bool) -> list[Survivor]:
+    """The processes that live of an agent whose own process is dead; none of any other."""
+    return [] if agent.holder is None else orphaned(agent.holder, processes, embedded=embedded)
 
 
 def _tmux_session(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness | None:

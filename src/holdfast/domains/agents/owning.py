@@ -13,6 +13,7 @@ from holdfast.domains.agents.record import AGENTS, Agent, Draft, Gateway, lease_
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, LeaseLost, NotFound, RecordInvalid
+from holdfast.kernel.holder import Survivor, named
 from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
@@ -42,7 +43,9 @@ class Owning:
     def publish(self, draft: Draft, *, lease_s: float | None, until: datetime | None, take_over: bool) -> Agent:
         """Put the draft in its place, if nobody else who may live has it."""
         self._steady.look()
-        gone = self._gone(draft)
+        others = self._in_the_way(draft)
+        gone = {_mark(one) for one in others if liveness.is_gone(one, self._outside, embedded=self._store.embedded)}
+        survivors = {_mark(one): self._survivors(one) for one in others if _mark(one) not in gone}
 
         def body(tx: Tx) -> Agent:
             agent = self._granted(tx, draft, lease_s, until)
@@ -51,7 +54,7 @@ class Owning:
             for other in self._others(tx, draft, before):
                 why = _reason(other, self._steady.believed(tx.now), gone, take_over=take_over)
                 if why is None:
-                    raise self._held(other, draft, tx.now)
+                    raise self._held(other, draft, tx.now, survivors.get(_mark(other), []))
                 self._take_over(tx, other, draft, why)
             if damaged:
                 facts = {"agent_name": draft.agent_name, "why": "damaged"}
@@ -107,15 +110,17 @@ class Owning:
 
         self._store.transact(body, scope=[rows(AGENTS)])
 
-    def _gone(self, draft: Draft) -> set[Mark]:
-        """Those in the way that are proved to be gone. Looked at before the transaction, which must not wait for tmux."""
+    def _in_the_way(self, draft: Draft) -> list[Agent]:
+        """Those whose lease is fresh. They are looked at before the transaction, which must not wait for tmux."""
 
         def look(tx: ReadTx) -> list[Agent]:
             before, _ = _present(tx, draft.agent_id)
             return [other for other in self._others(tx, draft, before) if other.fresh(self._steady.believed(tx.now))]
 
-        others = self._store.read(look, scope=[AGENTS])
-        return {_mark(one) for one in others if liveness.is_gone(one, self._outside, embedded=self._store.embedded)}
+        return self._store.read(look, scope=[AGENTS])
+
+    def _survivors(self, agent: Agent) -> list[Survivor]:
+        return liveness.survivors_of(agent, self._outside.processes, embedded=self._store.embedded)
 
     def _others(self, tx: ReadTx, draft: Draft, before: Agent | None) -> Iterator[Agent]:
         """Whoever is in the way: another generation of the id and, where names are exclusive, whoever else has the name."""
@@ -191,11 +196,13 @@ class Owning:
                     current=row.record.generation_id,
                 )
 
-    def _held(self, other: Agent, draft: Draft, now: datetime) -> Held:
+    def _held(self, other: Agent, draft: Draft, now: datetime, survivors: list[Survivor]) -> Held:
         what = "id" if other.agent_id == draft.agent_id else "name"
         left_s = (other.lease_expires_at - now).total_seconds()
         where = f"tmux session {other.session_name}" if other.session_name else "no tmux session"
         process = f"process {other.holder.pid}" if other.holder else "no process named"
+        if survivors:
+            process = f"{process} is dead, and processes that it started live: {named(survivors)}"
         return Held(
             f"{other.agent_name} ({other.agent_id}) is published by generation {other.generation_id} ({where}, {process}) for "
             f"{left_s:.0f} s more, and is not proved to be gone: end it, wait, or say --take-over if it is over",

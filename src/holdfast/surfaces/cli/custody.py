@@ -49,9 +49,20 @@ class Custody:
         name = os.path.basename(self._words[0]) if label is None else label
         return hf.processes.of(self.command.pid, name, self.command.enter(hf.processes.trees))
 
-    def run(self, hf: Holdfast, environment: dict[str, str], claim: Claim | None = None) -> int:
+    def drop_signals(self) -> None:
+        """From here on, signals do nothing: what cleans up after a claim must not be interrupted."""
+        self._passing.deliver = drop
+
+    def run(
+        self,
+        hf: Holdfast,
+        environment: dict[str, str],
+        claim: Claim | None = None,
+        on_end: Callable[[int], None] = lambda _: None,
+    ) -> int:
         """Let the command begin, wait for its tree, and return its exit status as a shell tells it. `claim` is cared for on
-        other machines' behalf if this process is killed."""
+        other machines' behalf if this process is killed. `on_end` gets the status as soon as the command has ended, before its
+        tree is waited for."""
         self._passing.deliver = self.command.pass_on
         caretaker = None if claim is None or hf.store.embedded else _caretaker(hf, self.command, claim)
         self.command.begin(hf.processes.trees, environment, caretaker)
@@ -59,7 +70,8 @@ class Custody:
         if self.command.unfit is not None:
             self._passing.deliver = drop
             status = self._explain(self.command.unfit)
-        elif self.command.left:
+        on_end(status)
+        if self.command.unfit is None and self.command.left:
             self._see_to_leftovers(hf)
         self._passing.deliver = drop
         if not self.kept:

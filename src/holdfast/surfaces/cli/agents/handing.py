@@ -82,16 +82,20 @@ class ExitStatus:
 
 @contextmanager
 def told(path: str | None) -> Iterator[Callable[[int], None]]:
-    """In the pane: what tells an exit status to whoever listens there still. A command that is begun meanwhile has no part in
-    it."""
+    """In the pane: what tells an exit status, once, to `start` if that still listens. A command that is begun meanwhile has no
+    part in it."""
     fd = None
     if path is not None:
         with suppress(OSError):
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
+    said = False
+
     def tell(status: int) -> None:
+        nonlocal said
         with suppress(OSError):
-            if fd is not None:
+            if fd is not None and not said:
+                said = True
                 os.write(fd, b"%d" % status)
 
     try:

@@ -37,6 +37,8 @@ class Wish(NamedTuple):
     take_over: bool
     adapter: Mapping[str, Any]
     """How it is reached in tmux, as far as that was said; as a manifest calls it."""
+    leftovers: str
+    """What becomes of processes that the command leaves."""
 
 
 def command_of(words: tuple[str, ...], verb: str) -> list[str]:

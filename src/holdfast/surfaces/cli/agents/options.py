@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.surfaces.cli.custody import leftovers_option
 from holdfast.surfaces.cli.locks.options import more_than_nothing
 from holdfast.surfaces.cli.tmux_options import tmux_options
 
@@ -50,6 +51,16 @@ tool_option = click.option(
 def launch_options(command: F) -> F:
     """What `run` and `start` have in common."""
     command = tmux_options(command)
-    for option in (json_option, take_over_option, lease_option, def_dir_option, session_root_option, tool_option, id_option):
+    options = (
+        json_option,
+        take_over_option,
+        lease_option,
+        leftovers_option,
+        def_dir_option,
+        session_root_option,
+        tool_option,
+        id_option,
+    )
+    for option in options:
         command = option(command)
     return command

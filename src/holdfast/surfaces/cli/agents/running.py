@@ -1,7 +1,7 @@
 """`holdfast agents run`: a command as an agent, which stays resolvable as long as it runs."""
 
-import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,13 +14,15 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents.keeping import Keeping
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
-from holdfast.kernel.holder import Holder
-from holdfast.processes.signals import Interrupted, Passing, drop
+from holdfast.kernel.holder import Holder, Liveness
+from holdfast.processes.claim import Claim
+from holdfast.processes.command import Command
+from holdfast.processes.signals import Interrupted
 from holdfast.surfaces.cli.agents.handing import told
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.locks.child import Child, attended
+from holdfast.surfaces.cli.custody import Custody, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.tmux_options import manifest_settings
@@ -55,6 +57,7 @@ def run(
     lease_s: float | None,
     on_lost: str,
     take_over: bool,
+    leftovers: str,
     told_to: str | None,
     as_json: bool,
     **adapter: Any,
@@ -65,9 +68,11 @@ def run(
         holdfast agents run gpu -- claude
         holdfast agents run gpu --lease 600 -- ./agent.sh
 
-    It is published before the command begins, with the command's own process as the holder, refreshed at a third of the
-    lease, and removed when it ends, however it ends. If this process is killed, the record stays until its lease is over, or
-    until the command is dead and its tmux session gone: then the next one takes over at once.
+    It is published before the command begins, with the command's process tree as the holder, refreshed at a third of the
+    lease, and removed when the last process of the tree ends; --leftovers says what is done about processes that the command
+    leaves. Only the command itself is the agent: once it has ended, nothing is typed to it any more. If this process is
+    killed, the record stays until its lease is over, or until the tree is dead and the tmux session gone: then the next one
+    takes over at once.
 
     The command finds HOLDFAST_AGENT_ID, HOLDFAST_AGENT_NAME, HOLDFAST_AGENT_GENERATION, HOLDFAST_AGENT_TOKEN and
     HOLDFAST_AGENT_MANIFEST in its environment. --json tells of the record on stderr. Signals are passed on. Exit status: the
@@ -87,18 +92,20 @@ def run(
         lease_s,
         take_over=take_over,
         adapter=manifest_settings(adapter),
+        leftovers=leftovers,
     )
-    attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json)
     with told(told_to) as tell:
-        status = attended(command, attend, unbegun="no agent was published", undone="the agent was removed")
+        attend = partial(_as_agent, wish, on_lost=on_lost, as_json=as_json, tell=tell)
+        undone = "the agent was removed"
+        status = attended(command, attend, unbegun="no agent was published", undone=undone, leftovers=leftovers)
         tell(status)
     return status
 
 
-def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_json: bool) -> int:
+def _as_agent(wish: Wish, custody: Custody, *, on_lost: str, as_json: bool, tell: Callable[[int], None]) -> int:
     with connected() as hf:
         launch = Launch(hf, wish)
-        holder = hf.processes.of(child.pid, os.path.basename(wish.command[0]))
+        holder = custody.holder(hf)
         try:
             agent = launch.publish(holder, take_over=wish.take_over)
         except Interrupted:
@@ -109,24 +116,29 @@ def _as_agent(wish: Wish, child: Child, passing: Passing, *, on_lost: str, as_js
             launch.write_manifest()
             if as_json:
                 click.echo(to_json(agent), err=True)
-            return _kept(hf, agent, launch, child, passing, wish.lease_s, on_lost)
+            return _kept(hf, agent, launch, custody, wish.lease_s, on_lost, tell)
         finally:
-            passing.deliver = drop
-            _remove(hf, agent)
-            launch.clear_away()
+            custody.drop_signals()
+            if not custody.kept:
+                _remove(hf, agent)
+                launch.clear_away()
 
 
 def _kept(
-    hf: Holdfast, agent: Agent, launch: Launch, child: Child, passing: Passing, lease_s: float | None, on_lost: str
+    hf: Holdfast,
+    agent: Agent,
+    launch: Launch,
+    custody: Custody,
+    lease_s: float | None,
+    on_lost: str,
+    tell: Callable[[int], None],
 ) -> int:
-    losing = _Losing(agent, child, on_lost)
+    losing = _Losing(hf, agent, custody.command, on_lost)
     keeping = Keeping(hf.agents, agent, lease_s=lease_s, on_lost=losing)
     try:
-        passing.deliver = child.pass_on
-        child.begin(_environment(agent, launch))
-        status = child.wait()
+        status = custody.run(hf, _environment(agent, launch), _claim(hf, agent, lease_s, on_lost), on_end=tell)
     finally:
-        passing.deliver = drop
+        custody.drop_signals()
         keeping.close()
     return status_of(LeaseLost("")).exit if losing.told else status
 
@@ -134,20 +146,29 @@ def _kept(
 class _Losing:
     """Says that another has taken over, and ends the command unless it is to be left alone."""
 
-    def __init__(self, agent: Agent, child: Child, on_lost: str) -> None:
+    def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: str) -> None:
+        self._hf = hf
         self._agent = agent
-        self._child = child
+        self._command = command
         self._term = on_lost == "term"
         self.told = False
 
     def __call__(self) -> None:
-        # One that has ended is a dead holder, whose id the next may take before this process can remove it. That is no loss.
-        if self._child.ended():
+        # A tree that has ended is a dead holder, whose id the next may take before this process can remove it. That is no loss.
+        if self._command.ended() and not self._tree_lives():
             return
         self.told = True
         remark(f"{self._agent.agent_name} is another generation's by now: this one has lost it")
-        if self._term:
-            self._child.send(signal.SIGTERM)
+        if not self._term:
+            return
+        if self._command.ended():
+            # Only processes that it left are there.
+            self._command.end_tree()
+        else:
+            self._command.send(signal.SIGTERM)
+
+    def _tree_lives(self) -> bool:
+        return self._hf.processes.trees.liveness(self._command.tree, in_sight=True) is Liveness.ALIVE
 
 
 def _remove(hf: Holdfast, agent: Agent) -> None:
@@ -165,6 +186,17 @@ def _withdraw(hf: Holdfast, agent_id: str, holder: Holder) -> None:
         agent = hf.agents.get(agent_id)
         if agent.holder == holder:
             hf.agents.remove(agent_id, agent.generation_id, token=agent.token)
+
+
+def _claim(hf: Holdfast, agent: Agent, lease_s: float | None, on_lost: str) -> Claim:
+    return Claim(
+        kind="agent",
+        token=agent.token,
+        lease_s=hf.settings.agents.lease_s if lease_s is None else lease_s,
+        name=agent.agent_id,
+        generation_id=agent.generation_id,
+        ends_when_lost=on_lost == "term",
+    )
 
 
 def _environment(agent: Agent, launch: Launch) -> dict[str, str]:

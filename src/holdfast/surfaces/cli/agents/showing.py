@@ -7,9 +7,9 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
-from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.holder import probe
+from holdfast.kernel.holder import named
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.answers.agents import AgentView, agent_view
@@ -51,16 +51,20 @@ def get(asked: str, as_json: bool) -> None:
     """Show one agent, fresh or not, and what is known of its parts: lease, process, tmux session, gateway."""
     with connected(create=False) as hf:
         found = agent_view(hf, asked)
+        left = [] if as_json else survivors_of(found, hf.processes, embedded=hf.store.embedded)
     if as_json:
         json_document(found)
     else:
-        pairs([*_facts(found), *_liveness(found.liveness)])
+        pairs([*_facts(found), *_liveness(found.liveness), *([("processes left", named(left))] if left else [])])
 
 
 def _row(hf: Holdfast, agent: Agent, now: datetime) -> list[str]:
     process = "-"
-    if agent.holder is not None:
-        process = f"{agent.holder.pid} {probe(agent.holder, hf.processes, embedded=hf.store.embedded).value}"
+    alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
+    if agent.holder is not None and alive is not None:
+        process = f"{agent.holder.pid} {alive.value}"
+        if left := survivors_of(agent, hf.processes, embedded=hf.store.embedded):
+            process = f"{process}, {len(left)} left"
     lease = _lease(agent, now)
     return [agent.agent_name, lease, process, agent.session_name or "-", agent.identity.tool, agent.agent_id]
 

@@ -2,9 +2,12 @@
 
 import os
 import select
+import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from msgspec import UNSET
 
 from holdfast.adapters.tmux import Pane, Tmux
 from holdfast.app import Holdfast
@@ -15,6 +18,8 @@ from holdfast.kernel.limits import AGENT_START_S
 from holdfast.kernel.store import Listener
 
 _GLANCE_S = 0.02
+_LEFT_S = 0.5
+"""How long processes that are about to end have for that."""
 
 
 class StartWatch:
@@ -32,9 +37,12 @@ class StartWatch:
         goes when it ends. Raises Unavailable when it does not come up in time."""
         with _end_of(self._pane.pid) as end:
             agent = self._published(ears, end)
-            if agent is None or self._dies(agent, end, moment_s):
-                # It removes its record, and then it ends.
+            if agent is None:
+                # Its record is removed, and the pane's process is about to end.
                 _readable(end, AGENT_START_S)
+                return None
+            if self._dies(agent, end, moment_s):
+                self._wait_for_end(agent, end)
                 return None
         try:
             return agent if self._tmux.leave(self._pane) else None
@@ -70,13 +78,15 @@ class StartWatch:
         """Watch it for a moment from when it became the program, which may take its time on a busy machine."""
         if agent.holder is None or agent.holder.place != self._hf.processes.here():
             return False
-        death = self._hf.processes.death(agent.holder)
+        # The program itself: what it started may live on.
+        program = agent.holder.leader
+        death = self._hf.processes.death(program)
         if death is None:
-            return probe(agent.holder, self._hf.processes, embedded=self._hf.store.embedded) is Liveness.DEAD
+            return probe(program, self._hf.processes, embedded=self._hf.store.embedded) is Liveness.DEAD
         try:
             ends = [*end, death]
             deadline = time.monotonic() + AGENT_START_S
-            while not self._is_program(agent.holder.pid) and time.monotonic() < deadline:
+            while not self._is_program(program.pid) and time.monotonic() < deadline:
                 # The kernel tells nobody when a process becomes another program.
                 if _readable(ends, _GLANCE_S):
                     return True
@@ -84,9 +94,21 @@ class StartWatch:
         finally:
             os.close(death)
 
+    def _wait_for_end(self, agent: Agent, end: Sequence[int]) -> None:
+        """Wait until the pane's process has removed the record and ended. If it waits for processes that the program left, have
+        it end them."""
+        deadline = time.monotonic() + AGENT_START_S
+        tree = agent.holder.tree if agent.holder is not None else UNSET
+        while end and not _readable(end, _LEFT_S) and time.monotonic() < deadline:
+            if tree and self._hf.processes.trees.survivors(tree):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(end[0], signal.SIGTERM)
+
     def _is_program(self, pid: int) -> bool:
+        """Has it executed its program? Until then it has the words of the guardian that forked it."""
+        seen = self._hf.processes.sight(pid)
         words = self._hf.processes.words
-        return words(pid) != words(self._pane.pid)
+        return seen is None or words(pid) != words(seen.parent_pid)
 
 
 @contextmanager

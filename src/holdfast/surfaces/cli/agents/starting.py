@@ -20,6 +20,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_MOMENT_S
+from holdfast.processes.scan import MARK
 from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
@@ -62,6 +63,7 @@ def start(
     agent_def_dir: str | None,
     lease_s: float | None,
     take_over: bool,
+    leftovers: str,
     as_json: bool,
     **adapter: Any,
 ) -> None:
@@ -77,7 +79,7 @@ def start(
     gateway.
 
     Returns once the command has run for a second (--watch). When it ends before, its exit status and last screen are told,
-    nothing is left behind, and the exit status is 1. It is 4 when the id or the tmux session is taken.
+    processes that it left are ended, and the exit status is 1. It is 4 when the id or the tmux session is taken.
     """
     command = command_of(words, "start")
     if shutil.which(command[0]) is None:
@@ -101,6 +103,7 @@ def start(
             lease_s,
             take_over=take_over,
             adapter=manifest_settings(adapter),
+            leftovers=leftovers,
         )
         agent = _start(hf, Launch(hf, wish), wish, session_name, watch_s)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
@@ -173,6 +176,7 @@ def _pane_command(launch: Launch, wish: Wish, told_to: str) -> list[str]:
         "--tool": launch.tool,
         "--agent-def-dir": wish.agent_def_dir,
         "--lease": None if wish.lease_s is None else repr(wish.lease_s),
+        "--leftovers": wish.leftovers,
         "--exit-status-to": told_to,
     }
     said = [word for option, value in options.items() if value is not None for word in (option, value)]
@@ -188,8 +192,12 @@ def _session_environment(hf: Holdfast) -> dict[str, str]:
 
 
 def _handed_environment(hf: Holdfast) -> dict[bytes, bytes]:
-    """What the agent finds: the environment of this process, but for what tells of its terminal; and the chosen store."""
-    around = {name: value for name, value in os.environb.items() if name and name not in OF_TERMINAL}
+    """What the agent finds: the environment of this process, but for what tells of its terminal; and the chosen store.
+
+    The mark of custody is left out: the pane is no part of the process tree that this command runs in, and goes on after it.
+    """
+    left_out = {*OF_TERMINAL, MARK.encode()}
+    around = {name: value for name, value in os.environb.items() if name and name not in left_out}
     return {**around, **{name.encode(): os.fsencode(value) for name, value in _which_store(hf).items()}}
 
 

@@ -43,11 +43,10 @@ def _killed(stage: Stage, first: Agent, runner: int) -> None:
     if first.holder is None:
         raise BrokenStep("the agent's process is known")
     stage.say("the agent and its runner are killed with -9")
-    watched = os.pidfd_open(first.holder.pid)
     for pid in (runner, first.holder.pid):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    _until_readable(watched)
+    stage.hf.processes.trees.wait_for_end(first.holder.tree or "", PATIENCE_S)
     status, printed = stage.outcome(stage.start("agents", "run", _NAME, "--lease", "600", "--", "echo", "successor"))
     stage.holds((status, printed) == (0, "successor"), "the next one takes over at once: its process is dead, that is proved")
     gone = stage.hf.agents.resolve(_NAME).reason
@@ -62,12 +61,3 @@ def _end(stage: Stage, runner: Process) -> None:
     if left is not None and left.holder is not None:
         with suppress(ProcessLookupError):
             os.kill(left.holder.pid, signal.SIGKILL)
-
-
-def _until_readable(fd: int) -> None:
-    import select
-
-    try:
-        select.select([fd], [], [], PATIENCE_S)
-    finally:
-        os.close(fd)

@@ -7,9 +7,9 @@ from msgspec import Meta
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.agents import Agent
+from holdfast.domains.agents.liveness import process_liveness
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
-from holdfast.kernel.holder import probe
 from holdfast.kernel.limits import ID_CHARS_MAX, MCP_LIST_MAX, PROMPT_BYTES_MAX
 from holdfast.surfaces.mcp.answers import AgentView, Found, Sent
 from holdfast.surfaces.mcp.claims import Hand
@@ -112,7 +112,7 @@ def _cancel(hand: Hand, agent: str, request_id: str) -> None:
 
 def _view(hand: Hand, agent: Agent) -> AgentView:
     hf = hand.hf
-    process = "none" if agent.holder is None else probe(agent.holder, hf.processes, embedded=hf.store.embedded).value
+    alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
     return AgentView(
         agent_name=agent.agent_name,
         agent_id=agent.agent_id,
@@ -120,7 +120,7 @@ def _view(hand: Hand, agent: Agent) -> AgentView:
         backend=agent.identity.backend,
         tmux_session=agent.session_name,
         lease_expires_at=agent.lease_expires_at,
-        process=process,
+        process="none" if alive is None else alive.value,
         has_gateway=agent.gateway is not None,
     )
 
