@@ -8,14 +8,14 @@ from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_
 from holdfast.domains.agents.names import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
-from holdfast.kernel.holder import Liveness, Processes, named
+from holdfast.kernel.holder import Liveness, Processes, survivors_named
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
 from holdfast.views.why import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
-    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
+    "believed": ("good", "its lease is fresh; no process was survivors_named, so nothing more is known"),
     "unseen": ("wait", "its lease is fresh, but its process is on another machine or in another container"),
     "dead": ("bad", "its process has ended, and nobody has taken its record out"),
     "over": ("bad", "its lease is over: it was not refreshed in time"),
@@ -98,8 +98,8 @@ def agent_names(agents: Agents, entries: Iterable[Entry]) -> dict[str, str]:
 def name_of(agents: Agents, agent_id: str) -> str | None:
     """The name of the agent with that id, without its prefix; None when there is no such agent, it is damaged, or the word is
     the name of another agent."""
-    named = agents.page(after=(agent_id, ""), limit=1, damaged=[])
-    if named and bare(named[0].agent_name) == agent_id:
+    survivors_named = agents.page(after=(agent_id, ""), limit=1, damaged=[])
+    if survivors_named and bare(survivors_named[0].agent_name) == agent_id:
         return None
     try:
         return bare(agents.get(agent_id).agent_name)
@@ -112,7 +112,7 @@ def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
     state = _state(agent, processes, agents.store.embedded, agents.store.now())
     tone, why = _STATES[state]
     if state == "dead" and (left := survivors_of(agent, processes, embedded=agents.store.embedded)):
-        why = f"its process has ended, and processes that it started live ({named(left)}): its id stays its own until they end"
+        why = f"its process has ended, and processes that it started live ({survivors_named(left)}): its id stays its own until they end"
     return AgentLine(
         agent_id=agent.agent_id,
         name=agent.agent_name,

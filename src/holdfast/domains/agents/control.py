@@ -31,7 +31,7 @@ from holdfast.kernel.errors import (
     TmuxSessionGone,
     TmuxSessionMismatch,
 )
-from holdfast.kernel.holder import Liveness, Processes, named
+from holdfast.kernel.holder import Liveness, Processes, survivors_named
 from holdfast.kernel.store import Store
 
 _ANCESTORS_MAX = 64
@@ -183,7 +183,7 @@ def check_process(record: Agent, session_name: str, server: TmuxAddress | None, 
     alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
     if alive is Liveness.DEAD:
         survivors = survivors_of(record, outside.processes, embedded=embedded)
-        left = f", though processes that it started live ({named(survivors)})" if survivors else ""
+        left = f", though processes that it started live ({survivors_named(survivors)})" if survivors else ""
         raise ProcessDead(
             f"process {facts['pid']} of {name} is dead{left}. Whatever is in tmux session {session_name} now is not touched: "
             f"start the agent again{' when they have ended' if survivors else ''}",

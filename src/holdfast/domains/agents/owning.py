@@ -13,7 +13,7 @@ from holdfast.domains.agents.record import AGENTS, Agent, Draft, Gateway, lease_
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, LeaseLost, NotFound, RecordInvalid
-from holdfast.kernel.holder import Survivor, named
+from holdfast.kernel.holder import Survivor, survivors_named
 from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import ReadTx, Store, Tx
@@ -202,7 +202,7 @@ class Owning:
         where = f"tmux session {other.session_name}" if other.session_name else "no tmux session"
         process = f"process {other.holder.pid}" if other.holder else "no process named"
         if survivors:
-            process = f"{process} is dead, and processes that it started live: {named(survivors)}"
+            process = f"{process} is dead, and processes that it started live: {survivors_named(survivors)}"
         return Held(
             f"{other.agent_name} ({other.agent_id}) is published by generation {other.generation_id} ({where}, {process}) for "
             f"{left_s:.0f} s more, and is not proved to be gone: end it, wait, or say --take-over if it is over",

@@ -9,7 +9,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.holder import named
+from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
 from holdfast.surfaces.answers.agents import AgentView, agent_view
@@ -26,7 +26,7 @@ from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 @json_option
 @store_options
 def list_(fresh: bool, limit: int, as_json: bool) -> int:
-    """List agents by name; exit status 7 if there are damaged records, which are named on stderr."""
+    """List agents by name; exit status 7 if there are damaged records, which are survivors_named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.agents.list_agents(fresh=fresh, limit=limit, damaged=damaged)
@@ -55,7 +55,7 @@ def get(asked: str, as_json: bool) -> None:
     if as_json:
         json_document(found)
     else:
-        pairs([*_facts(found), *_liveness(found.liveness), *([("processes left", named(left))] if left else [])])
+        pairs([*_facts(found), *_liveness(found.liveness), *([("processes left", survivors_named(left))] if left else [])])
 
 
 def _row(hf: Holdfast, agent: Agent, now: datetime) -> list[str]:
