@@ -10,7 +10,6 @@ from bench.measure import Contender, Lab, ratio
 from bench.report import Row, Verdict
 from holdfast.adapters.generation_folders import GenerationFolders
 from holdfast.adapters.manifests import ManifestFiles
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.agents import Agent, Agents, Gateway
 from holdfast.domains.agents.names import id_of
 from holdfast.domains.agents.outside import Outside, TmuxAddress
@@ -18,6 +17,7 @@ from holdfast.domains.agents.record import AGENTS, Identity, Runtime, Terminal, 
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 
 NAME = "agents"
 

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.names import bare, id_of
 from holdfast.domains.gateway.record import ATTACHMENTS
@@ -19,6 +18,7 @@ from holdfast.kernel.limits import ID_CHARS_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.places import gateway_agent, gateway_root
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.opening import open_store
 
 _APART_CHARS = 12

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from holdfast.access import Access, access_for, access_like
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.processes.procfs import Procfs
 from holdfast.configuration import actor_here, default_store
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
 from holdfast.domains.gateway import spec as specs
@@ -18,6 +17,7 @@ from holdfast.kernel.store import Store
 from holdfast.places import gateway_agent, gateway_root
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.opening import open_store, sqlite_path
 
 

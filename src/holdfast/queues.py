@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway.record import ATTACHMENTS
 from holdfast.folder_walk import resolve
 from holdfast.kernel import lease as leases
@@ -30,6 +29,7 @@ from holdfast.kernel.space import Space
 from holdfast.places import gateways_folder
 from holdfast.primitives.queue.record import HEADS, KEYS, REQUESTS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.contents import Contents, Kept, Told
 
 QUEUE_SPACES: Sequence[Space[Any]] = (ATTACHMENTS, HEADS, KEYS, REQUESTS)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.processes.procfs import Procfs
 from holdfast.app import Holdfast
 from holdfast.domains.workflows.watch import Watch
 from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded
 from holdfast.kernel.store import Listener
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.files.store import FilesStore
 from tests.patience import NEVER_S
 from tests.surfaces.command import CommandLine

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast.adapters import command, process_note
 from holdfast.adapters.command import CommandAgent
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
+from holdfast.processes.procfs import Procfs
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters import tmux_delivery
-from holdfast.processes.procfs import Procfs
 from holdfast.adapters.tmux_delivery import TmuxAgent
 from holdfast.adapters.tmux_mark import MARK
 from holdfast.adapters.tmux_screen import Screen
 from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.spec import TmuxSpec
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
+from holdfast.processes.procfs import Procfs
 from tests.patience import until
 from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 

@@ -12,13 +12,13 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Delivery, Gateway, Sighting, Surface, Worker
 from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.opening import open_store
 
 AGENT = "gpu"

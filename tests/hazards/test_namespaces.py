@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from holdfast import connect
-from holdfast.processes.procfs import Procfs
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, probe
+from holdfast.processes.procfs import Procfs
 from tests.containers import HOST, Container, needs_containers
 
 pytestmark = needs_containers

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Gateway, Worker
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.primitives.queue.record import REQUESTS
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.surfaces.http.gateway.server import GatewaySide
 from holdfast.surfaces.http.serving import HttpServer, bound

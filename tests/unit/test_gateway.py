@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.delivery import needless
 from holdfast.domains.gateway.drafting import draft_of
@@ -34,6 +33,7 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request, RequestState
 from holdfast.primitives.queue.record import REQUESTS, Receipt
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.reach import reach_of
@@ -23,6 +22,7 @@ from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, N
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_locks import STORES, lock_database, open_store

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
 from holdfast.domains.jobs.record import TRANSITIONS
 from holdfast.domains.jobs.writing import job_topic
@@ -30,6 +29,7 @@ from holdfast.kernel.limits import JOB_PROMPT_BYTES_MAX
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 from holdfast.stores import waking
 from holdfast.testing.clock import ManualClock
 from tests.patience import NEVER_S, PATIENCE_S

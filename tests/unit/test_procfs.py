@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.processes.procfs import Procfs
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Liveness, probe
+from holdfast.processes.procfs import Procfs
 from holdfast.stores.waking import readable
 from tests.descriptors import pidfds
 from tests.patience import PATIENCE_S

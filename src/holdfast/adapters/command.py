@@ -21,12 +21,12 @@ from typing import IO, NamedTuple
 
 from holdfast.adapters.held_program import HeldProgram
 from holdfast.adapters.process_note import ProcessNote, ended_within, signal_group
-from holdfast.processes.procfs import Procfs
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.spec import CommandSpec
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 from holdfast.kernel.limits import ANSWER_CHARS_MAX
+from holdfast.processes.procfs import Procfs
 
 _ESCALATE_S = 5.0
 _TICK_S = 0.1

@@ -7,9 +7,9 @@ ready, or stayed in the foreground, which the gateway notes in an option of the 
 
 from typing import NamedTuple
 
-from holdfast.processes.procfs import Procfs, TerminalUse
 from holdfast.adapters.tmux_screen import AGENT, Screen
 from holdfast.kernel.holder import Holder
+from holdfast.processes.procfs import Procfs, TerminalUse
 
 _ANCESTORS_MAX = 64
 

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 from holdfast.access import in_private_folder, make_folder, read_private_file, remove_file, replace_file_in
-from holdfast.processes.procfs import Procfs
 from holdfast.kernel.errors import StoreUnavailable
+from holdfast.processes.procfs import Procfs
 
 _KILLED_S = 2.0
 """How long the kernel has to end what it was told to kill; only a disk that does not answer takes longer."""

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from holdfast.access import in_private_folder, open_file
 from holdfast.adapters.pane_agent import PaneAgent, foreground_agent, note_of, recorded_agent
-from holdfast.processes.procfs import Procfs
 from holdfast.adapters.tmux_mark import MARK, mark_in, own_mark, served
 from holdfast.adapters.tmux_paste_mode import pastes_bracketed
 from holdfast.adapters.tmux_screen import AGENT, UNSENT, Screen, TmuxServer, silent
@@ -36,6 +35,7 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
+from holdfast.processes.procfs import Procfs
 
 _NAME = "holdfast-"
 _KEY = "holdfast_key"

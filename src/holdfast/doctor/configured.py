@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from holdfast.processes.procfs import Procfs
 from holdfast.configuration import store_origin
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.kernel.extras import installing
 from holdfast.kernel.settings import Settings
+from holdfast.processes.procfs import Procfs
 from holdfast.upkeep import Upkeep
 
 

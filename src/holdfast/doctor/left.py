@@ -9,7 +9,7 @@ from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import unwritable
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.workflows.refusing import unknown_words
-from holdfast.kernel.holder import Liveness, stopped
+from holdfast.kernel.holder import Liveness, named, orphaned, stopped
 from holdfast.kernel.wording import counted
 from holdfast.places import workflow_folder
 from holdfast.primitives.journal import Lag
@@ -45,7 +45,13 @@ def _locks(hf: Holdfast) -> Iterator[Finding]:
 
 def _stopped(hf: Holdfast, status: LockStatus) -> Iterator[Finding]:
     for hold in status.holds:
-        if hold.process is not None and stopped(hold.process, hf.processes):
+        if hold.process is None:
+            continue
+        if left := orphaned(hold.process, hf.processes, embedded=hf.store.embedded):
+            living = counted(len(left), "of its processes lives", "of its processes live")
+            says = f"{status.name} is waited for, and the command of {hold.by}, who holds it, is dead; {living}: {named(left)}"
+            yield warn("leftovers", says, f"`holdfast locks explain {quote(status.name)}` says how to end them")
+        if stopped(hold.process, hf.processes):
             says = f"{status.name} is waited for, and process {hold.process.pid} of {hold.by}, who holds it, is stopped"
             mend = f"kill -CONT {hold.process.pid} lets it go on; `holdfast locks explain {quote(status.name)}` tells more"
             yield warn("leftovers", says, mend)

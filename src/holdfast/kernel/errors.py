@@ -216,6 +216,12 @@ class AgentEnded(Refused):
     code = "agent_ended"
 
 
+class StillRunning(Refused):
+    """Processes that should have ended still run, or cannot be ended from here."""
+
+    code = "still_running"
+
+
 class Lost(HoldfastError):
     """The caller no longer holds what it acts for; it must stop work now."""
 
@@ -414,6 +420,7 @@ STATUS: Mapping[str, Status] = {
     "agent_def_dir_relative": Status(4, 409),
     "agent_def_dir_gone": Status(4, 409),
     "agent_ended": Status(1, 409),
+    "still_running": Status(4, 409),
     "lost": Status(4, 409),
     "lease_lost": Status(4, 409),
     "fenced": Status(4, 412),

@@ -47,6 +47,13 @@ class Sighting(NamedTuple):
     """Its parent in the same namespace; 0 when it has none there, or it is hidden from us."""
 
 
+class Survivor(NamedTuple):
+    """A live process of a tree."""
+
+    pid: int
+    name: str
+
+
 class Holder(Plain, frozen=True, kw_only=True):
     """One process, for ever: no later process is equal to it. With `tree`, the process tree of a command that the process is
     the first of: then the holder lives as long as any process of that tree."""
@@ -112,13 +119,12 @@ class Processes(Protocol):
         """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
         ...
 
-    def survivors(self, tree: str) -> Sequence[tuple[int, str]]:
-        """The live processes of a tree that can be seen from here: their pids and names."""
+    def end_tree(self, tree: str, grace_s: float) -> bool:
+        """End a tree of this machine: SIGTERM, and SIGKILL to what is left after the grace. True when it is gone."""
         ...
 
-    def end_tree(self, tree: str, grace_s: float) -> bool:
-        """End every process of a tree: SIGTERM, and SIGKILL to those that are left after the grace. Sleeps until the tree is
-        gone. False when it is not, or that cannot be seen."""
+    def survivors(self, tree: str) -> list[Survivor]:
+        """The live processes of a tree that can be seen from here."""
         ...
 
     def current(self, label: str = "") -> Holder:
@@ -172,3 +178,19 @@ def stopped(holder: Holder, processes: Processes) -> bool:
         return False
     seen = processes.sight(holder.pid)
     return seen is not None and seen.stopped and seen.start_ticks == holder.start_ticks
+
+
+def orphaned(holder: Holder, processes: Processes, *, embedded: bool) -> list[Survivor]:
+    """The processes by which a holder still lives whose command is dead; empty for any other holder."""
+    if not holder.tree or probe(holder.leader, processes, embedded=embedded) is not Liveness.DEAD:
+        return []
+    return processes.survivors(holder.tree)
+
+
+def named(survivors: Sequence[Survivor]) -> str:
+    """Processes in a sentence: `4711 flash.py, 4712 tftp`."""
+    shown = ", ".join(f"{one.pid} {one.name}" for one in survivors[:_NAMED_MAX])
+    return shown if len(survivors) <= _NAMED_MAX else f"{shown} and {len(survivors) - _NAMED_MAX} more"
+
+
+_NAMED_MAX = 5

@@ -206,6 +206,9 @@ JOB_LEASE_S = 120.0
 """How long the worker of a job is believed without a sign of life where its process cannot be seen, unless told. A database may
 be away for a minute, as while another takes over, and no work of hours is to be begun anew for that."""
 
+TREE_GRACE_S = 10.0
+"""How long the processes of a tree have to end by themselves after SIGTERM."""
+
 JOB_PAST_ATTEMPTS_MAX = 10
 """How many of a job's attempts that did not complete it are remembered in its record, the last ones."""
 

@@ -13,14 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import fifo
 from holdfast.processes import guardian as guardians
 from holdfast.processes.scan import GUARDIAN, MARK, stat
 from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.processes.trees import Trees, new_id
-
-GRACE_S = 10.0
-"""How long processes have to end by themselves after SIGTERM."""
 
 LEFTOVERS = ("wait", "keep", "end")
 """What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
@@ -44,7 +42,7 @@ class Command:
         bound: bool = False,
         leader: bool = False,
         adopts: bool = False,
-        grace_s: float = GRACE_S,
+        grace_s: float = TREE_GRACE_S,
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: Stream = None,
@@ -55,7 +53,7 @@ class Command:
         self._words = list(words)
         self._mask = mask
         self._bound = bound
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._cwd = cwd
         self._adopts = adopts
         if adopts:
@@ -97,7 +95,7 @@ class Command:
         self._fd: int | None = None
         self._status: int | None = None
         self._entered = False
-        self._path: str | None = None
+        self.path: str | None = None
         self._over = False
         self.began = False
         """Was it let become the command?"""
@@ -130,9 +128,9 @@ class Command:
             "environment": {name.encode(): value.encode() for name, value in environment.items()},
             "mask": [int(number) for number in self._mask],
             "cwd": self._cwd,
-            "fifo": self._path,
+            "fifo": self.path,
             "bound": self._bound,
-            "grace_s": self._grace_s,
+            "grace_s": self.grace_s,
             "caretaker": [] if caretaker is None else caretaker.words,
             "caretaker_environment": {} if caretaker is None else dict(caretaker.environment),
         }
@@ -140,7 +138,7 @@ class Command:
 
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
-        self._path, self._entered = trees.begin(self.tree), True
+        self.path, self._entered = trees.begin(self.tree), True
         return self.tree
 
     def ended(self) -> bool:
@@ -217,8 +215,8 @@ class Command:
         if self._over:
             return
         self._over = True
-        if self._path is not None and self._guardian.returncode is not None:
-            fifo.end(self._path, remove=True)
+        if self.path is not None and self._guardian.returncode is not None:
+            fifo.end(self.path, remove=True)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
                 os.close(fd)

@@ -15,15 +15,17 @@ import errno
 import marshal
 import os
 import select
-import signal
 import sys
 import time
 
-# Type checkers know this name. Importing `typing` would take as long as everything else here.
+# Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as everything else here.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    import signal
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 if __name__ == "__main__":
     # This process was started without the folders of installed packages.
@@ -177,7 +179,7 @@ def main(arguments: list[str]) -> None:
         os.waitpid(command, 0)
         os._exit(0)
     guard._grace_s = order["grace_s"]
-    _keep(order["fifo"])
+    order["kept"] = _keep(order["fifo"])
     os.set_blocking(tell, True)
     with open(tell, "wb") as pipe:
         try:
@@ -227,6 +229,8 @@ def _ready(fd: int) -> bool:
 def _hand_over(order: dict[str, Any]) -> None:
     """Become the program that cares for the claim in the place of the wrapper. The tree stays this process's."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if order["kept"] is not None:
+        os.set_inheritable(order["kept"], True)
     try:
         os.execve(order["caretaker"][0], order["caretaker"], {**os.environ, **order["caretaker_environment"]})
     except OSError:

@@ -7,12 +7,15 @@ checked that it belongs to the tree.
 from __future__ import annotations
 
 import os
-import signal
 
+# As in the guardian: what takes long to load is left out.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterable
+else:
+    import _signal as signal
 
 _ROUNDS_MAX = 50
 

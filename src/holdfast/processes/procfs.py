@@ -18,8 +18,8 @@ from msgspec import UNSET, UnsetType
 
 from holdfast.access import LACKING, PRIVATE, unusable
 from holdfast.kernel.errors import NotFound, StoreUnavailable
-from holdfast.kernel.holder import Holder, Liveness, Place, Sighting
-from holdfast.processes.trees import Survivor, Trees
+from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
+from holdfast.processes.trees import Trees
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
@@ -132,11 +132,11 @@ class Procfs:
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         return self.trees.liveness(tree, in_sight=in_sight and self._view().own)
 
-    def survivors(self, tree: str) -> list[Survivor]:
-        return self.trees.survivors(tree)
-
     def end_tree(self, tree: str, grace_s: float) -> bool:
         return self.trees.end(tree, grace_s)
+
+    def survivors(self, tree: str) -> list[Survivor]:
+        return self.trees.survivors(tree)
 
     def current(self, label: str = "") -> Holder:
         return self.of(os.getpid(), label)

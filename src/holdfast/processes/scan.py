@@ -84,9 +84,9 @@ def stat(pid: int | str) -> Stat | None:
     return Stat(raw)
 
 
-def scan(tree: str, user: int, since_ticks: int = 0, each: Callable[[Marked], None] | None = None) -> Found:
-    """Find every process with the mark of a tree that `user` started at `since_ticks`. `each` is called for each as soon as it
-    is found."""
+def scan(tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None) -> Found:
+    """Find every process with the mark of a tree that `user` began at a time. `each` is called for each as soon as it is
+    found."""
     marked: dict[int, Marked] = {}
     hidden = False
     for pid in _pids():

@@ -1,13 +1,12 @@
 """The process trees of commands that run under claims on one store: is a tree alive, when does it end, what is left of it.
 
 The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper, which has the orphans of the
-tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a folder beside the store, or in the user's
-state folder for a database on another machine.
+tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a
+folder beside the store, or in the user's state folder for a database.
 """
 
 import os
 import re
-import secrets
 import select
 import signal
 import stat
@@ -15,10 +14,9 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.access import LACKING, Access, make_folder, make_node, unusable
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import fifo
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import Found, Marked, carries, descendants, scan
@@ -32,17 +30,10 @@ _KILLED_S = 5.0
 _KILLED_AGAIN_S = 0.2
 
 
-class Survivor(NamedTuple):
-    """A live process of a tree."""
-
-    pid: int
-    name: str
-
-
 def new_id() -> str:
     """The id of a tree that this process begins."""
     me = process_stat(os.getpid())
-    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{secrets.token_hex(8)}"
+    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{os.urandom(8).hex()}"
 
 
 class Trees:
@@ -138,13 +129,13 @@ class Trees:
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
-            scan(tree, _user(tree), _start(tree), lambda one: _stop(one, belongs))
+            scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
             if self._wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
         return False
 
-    def sweep(self) -> int:
+    def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
         """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
         if self._folder is None:
             return 0
@@ -156,7 +147,7 @@ class Trees:
         for name in names:
             try:
                 path = self._folder / name
-                old = time.time() - path.stat().st_mtime > _SWEEP_AGE_S
+                old = time.time() - path.stat().st_mtime >= older_than_s
                 if old and self.liveness(name, in_sight=True) is Liveness.DEAD:
                     path.unlink()
                     removed += 1
@@ -189,7 +180,7 @@ class Trees:
 
     def _scan(self, tree: str) -> Found:
         try:
-            return scan(tree, _user(tree), _start(tree))
+            return scan(tree, _user(tree), _start_of(tree))
         except OSError as error:
             if error.errno in LACKING:
                 raise unusable("/proc", error) from None
@@ -252,8 +243,7 @@ def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
 
 
-def _start(tree: str) -> int:
-    """When the process began that began the tree, in clock ticks since boot. No process of the tree is older."""
+def _start_of(tree: str) -> int:
     return int(tree.split("-")[2])
 
 

@@ -3,8 +3,9 @@
 import shlex
 from collections.abc import Iterator
 
-from holdfast.kernel.holder import Holder, Place, Processes, stopped
+from holdfast.kernel.holder import Holder, Place, Processes, Survivor, named, orphaned, stopped
 from holdfast.kernel.store import Store
+from holdfast.kernel.wording import counted
 from holdfast.primitives.locks import rules
 from holdfast.primitives.locks.picture import (
     Alive,
@@ -25,7 +26,12 @@ def explain(table: Table, name: str, store: Store, processes: Processes) -> Expl
     """A resource's status, the chain of waits behind its holders, and advice."""
     status = status_of(table, name, store, processes)
     blockages = tuple(_blockages(table, status, store, processes))
-    advice = _advice(status, blockages, _stopped(status, blockages, processes), processes.here())
+    left = {
+        hold.token: found
+        for hold in status.holds
+        if hold.process is not None and (found := orphaned(hold.process, processes, embedded=store.embedded))
+    }
+    advice = _advice(status, blockages, _stopped(status, blockages, processes), left, processes.here())
     return Explanation(status=status, blockages=blockages, advice=tuple(advice))
 
 
@@ -61,8 +67,15 @@ def _stopped(status: LockStatus, blockages: tuple[Blockage, ...], processes: Pro
     }
 
 
-def _advice(status: LockStatus, blockages: tuple[Blockage, ...], stopped: dict[str, int], here: Place) -> Iterator[str]:
-    """What to do, the most telling first. `stopped` has the processes, by job, that nothing goes on without."""
+def _advice(
+    status: LockStatus,
+    blockages: tuple[Blockage, ...],
+    stopped: dict[str, int],
+    left: dict[int, list[Survivor]],
+    here: Place,
+) -> Iterator[str]:
+    """What to do, the most telling first. `stopped` has the processes, by job, that nothing goes on without, and `left` those,
+    by token, that outlived the command of a holder."""
     for by, pid in stopped.items():
         yield f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} lets it go on"
     if not status.holds:
@@ -70,6 +83,8 @@ def _advice(status: LockStatus, blockages: tuple[Blockage, ...], stopped: dict[s
     for hold in status.holds:
         if hold.alive is Alive.UNKNOWN and hold.process is not None and not hold.reclaimable:
             yield _on_the_unseen(hold, hold.process, status, here)
+        elif hold.token in left and hold.process is not None:
+            yield _on_the_left(hold, hold.process, left[hold.token], status)
         elif told := _on_a_hold(hold, status, blockages, stopped):
             yield told
     for hold in _ends(blockages):
@@ -111,6 +126,13 @@ def _on_a_hold(hold: HoldStatus, status: LockStatus, blockages: tuple[Blockage, 
     if hold.by in stopped or any(blockage.by == hold.by for blockage in blockages):
         return ""
     return f"{hold.by} is alive and waits for nothing here: look at what {_process(hold.process)} is doing"
+
+
+def _on_the_left(hold: HoldStatus, process: Holder, left: list[Survivor], status: LockStatus) -> str:
+    command = process.label or f"process {process.pid}"
+    living = counted(len(left), "of its processes lives", "of its processes live")
+    end = f'holdfast locks kick {shlex.quote(status.name)} --by {shlex.quote(hold.by)} --end-tree --why "..."'
+    return f"{command} of {hold.by} is dead, {living}: {named(left)}. The lock ends with them; to end them: {end}"
 
 
 def _first(queue: tuple[WaitStatus, ...]) -> WaitStatus | None:

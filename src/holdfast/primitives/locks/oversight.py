@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound
+from holdfast.kernel.errors import Fenced, InvalidValue, LeaseLost, NotFound, StillRunning
 from holdfast.kernel.holder import Liveness, probe
+from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.kernel.names import check_label
 from holdfast.kernel.store import Tx
 from holdfast.primitives.deadline import Deadline
@@ -89,15 +90,18 @@ class Oversight:
             )
         return hold
 
-    def kick(self, name: str, *, why: str, by: str | None = None) -> list[Hold]:
-        """Take a resource away from whoever holds it (from one job, with `by`), with all that the same grants hold.
+    def kick(self, name: str, *, why: str, by: str | None = None, end_tree: bool = False) -> list[Hold]:
+        """Take a resource away from its holders (from one job, with `by`), with all that the same grants hold.
 
-        Journalled with who did it and why. The holders' tokens are stale from then on, and their processes are told. Raises
-        NotFound when nobody holds it.
+        Journalled with who did it and why. The holders' tokens are stale from then on, and their processes are told. With
+        `end_tree` every process of the commands that hold it is ended first. Raises NotFound when nobody holds it, and
+        StillRunning, without taking anything away, when processes cannot be ended from here.
         """
         check_label(name, "resource")
         check_label(why, "reason")
         self._begin()
+        if end_tree:
+            self._end_trees(name, by)
 
         def body(turns: Turns) -> list[Hold]:
             holds = [hold for hold in turns.table.lock(name).holds if by in (None, hold.by)]
@@ -114,6 +118,17 @@ class Oversight:
             self._counting.count(hold.names, "kicks")
             self._lasting.end(hold)
         return kicked
+
+    def _end_trees(self, name: str, by: str | None) -> None:
+        held = lock_in(self._store.get(LOCKS, name)).holds
+        for process in [hold.process for hold in held if by in (None, hold.by) and hold.process is not None]:
+            if not process.tree or not self._processes.end_tree(process.tree, TREE_GRACE_S):
+                raise StillRunning(
+                    f"the processes of {name}'s holder cannot be ended from here: end process {process.pid} on host "
+                    f"{process.host_id}, or take the lock away without --end-tree",
+                    resource=name,
+                    pid=process.pid,
+                )
 
     def status(self, name: str) -> LockStatus:
         """Who holds a resource and who waits for it."""

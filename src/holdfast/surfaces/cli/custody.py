@@ -8,11 +8,11 @@ from collections.abc import Callable
 import click
 
 from holdfast.app import Holdfast
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, named
 from holdfast.kernel.wording import counted
+from holdfast.processes.claim import Claim
 from holdfast.processes.command import LEFTOVERS, Caretaker, Command, shell_status
 from holdfast.processes.signals import Interrupted, Passing, drop
-from holdfast.processes.trees import Survivor
 from holdfast.surfaces.cli.output import remark
 
 EXIT_NOT_FOUND = 127
@@ -21,7 +21,6 @@ EXIT_NOT_EXECUTABLE = 126
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _NAMED_S = 0.5
 """Processes that are about to end need not be named."""
-_NAMED_MAX = 5
 
 leftovers_option = click.option(
     "--leftovers",
@@ -50,9 +49,11 @@ class Custody:
         name = os.path.basename(self._words[0]) if label is None else label
         return hf.processes.of(self.command.pid, name, self.command.enter(hf.processes.trees))
 
-    def run(self, hf: Holdfast, environment: dict[str, str], caretaker: Caretaker | None = None) -> int:
-        """Let the command begin, wait for its tree, and return its exit status as a shell tells it."""
+    def run(self, hf: Holdfast, environment: dict[str, str], claim: Claim | None = None) -> int:
+        """Let the command begin, wait for its tree, and return its exit status as a shell tells it. `claim` is cared for on
+        other machines' behalf if this process is killed."""
         self._passing.deliver = self.command.pass_on
+        caretaker = None if claim is None or hf.store.embedded else _caretaker(hf, self.command, claim)
         self.command.begin(hf.processes.trees, environment, caretaker)
         status = shell_status(self.command.wait())
         if self.command.unfit is not None:
@@ -97,12 +98,6 @@ class Custody:
             self.command.end_tree()
 
 
-def named(left: list[Survivor]) -> str:
-    """Processes as they are shown."""
-    shown = ", ".join(f"{one.pid} {one.name}" for one in left[:_NAMED_MAX])
-    return shown if len(left) <= _NAMED_MAX else f"{shown} and {len(left) - _NAMED_MAX} more"
-
-
 def attended(
     words: list[str],
     attend: Callable[[Custody], int],
@@ -135,6 +130,13 @@ def attended(
         passing.deliver = drop
         command.dismiss()
         command.close()
+
+
+def _caretaker(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None:
+    # Loaded here: most stores are this machine's own.
+    from holdfast.caretaker import caretaker_for
+
+    return caretaker_for(hf, command, claim)
 
 
 class _Interrupting:

@@ -15,13 +15,13 @@ from holdfast.domains.agents.keeping import Keeping
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
 from holdfast.kernel.holder import Holder
+from holdfast.processes.signals import Interrupted, Passing, drop
 from holdfast.surfaces.cli.agents.handing import told
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import GENERATION_VARIABLE, launch_options, name_argument, words_argument
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.child import Child, attended
 from holdfast.surfaces.cli.locks.losing import ON_LOST
-from holdfast.processes.signals import Interrupted, Passing, drop
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.tmux_options import manifest_settings
 

@@ -20,6 +20,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import AgentEnded, Collision, HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_MOMENT_S
+from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.surfaces.cli.agents.handing import ExitStatus, handed, reading
 from holdfast.surfaces.cli.agents.launch import Launch, Wish, command_of
 from holdfast.surfaces.cli.agents.options import launch_options, name_argument, words_argument
@@ -27,7 +28,6 @@ from holdfast.surfaces.cli.agents.pane_program import OF_TERMINAL
 from holdfast.surfaces.cli.agents.start_watch import StartWatch
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing
-from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.tmux_options import manifest_settings, words_of
 

@@ -4,10 +4,10 @@ import math
 
 import click
 
+from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import jobs_argument, json_option, mirror, where_options
 from holdfast.surfaces.cli.jobs.watch import Watch
-from holdfast.processes.signals import interruptible
 
 
 @click.command()

@@ -12,6 +12,7 @@ from holdfast.kernel.errors import HoldfastError, LockTimeout, status_of
 from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
+from holdfast.processes.claim import Claim
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.losing import ON_LOST, Losing
@@ -166,7 +167,10 @@ def _under_lock(wish: _Wish, custody: Custody) -> int:
         grant = _acquire(hf, wish, custody.holder(hf))
         losing = Losing(hf, grant, custody.command, wish.on_lost)
         try:
-            status = custody.run(hf, _environment(grant))
+            claim = Claim(
+                kind="lock", token=grant.token, lease_s=hf.settings.locks.lease_s, ends_when_lost=wish.on_lost == ON_LOST[0]
+            )
+            status = custody.run(hf, _environment(grant), claim)
         finally:
             if not custody.kept:
                 _release(hf, grant)

@@ -241,19 +241,20 @@ def wait(
 @click.argument("name")
 @click.option("--why", required=True, metavar="TEXT", help="The reason, for the journal and whoever held it.")
 @click.option("--by", metavar="JOB", help="Take it from this job alone, of several that share it.")
+@click.option("--end-tree", is_flag=True, help="End every process of the command that holds it first, by SIGTERM and SIGKILL.")
 @json_option
 @store_options
-def kick(name: str, why: str, by: str | None, as_json: bool) -> None:
+def kick(name: str, why: str, by: str | None, end_tree: bool, as_json: bool) -> None:
     """Take NAME away from whoever holds it, with all that was taken together with it.
 
     \b
         holdfast locks kick router-1 --why 'flash.sh has hung since noon'
 
-    The next in line gets it at once. The one that had it is told, and its token is refused from then on, but its process is
-    not stopped: end that one first if it must not go on.
+    The next in line gets it at once. The holder is told, and its token is refused from then on, but its processes go on.
+    --end-tree ends them first, on this machine.
     """
     with connected() as hf:
-        kicked = hf.locks.kick(name, why=why, by=by)
+        kicked = hf.locks.kick(name, why=why, by=by, end_tree=end_tree)
     if as_json:
         answer(to_json(kicked_view(kicked)))
     else:

@@ -58,11 +58,12 @@ class WaitFor(Plain, frozen=True, kw_only=True):
 
 
 class Kick(Plain, frozen=True, kw_only=True):
-    """What is to be taken away, why, and from which job alone."""
+    """What is to be taken away, why, from which job alone, and whether its processes are ended first."""
 
     name: Resource
     why: Label
     by: By | None = None
+    end_tree: bool = False
 
 
 class OfName(Plain, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ def wait(hf: Holdfast, asked: WaitFor, turn: Turn) -> answers.Free:
 @operation("POST", "/v1/locks/kick", problems=(404,))
 def kick(hf: Holdfast, asked: Kick) -> answers.Kicked:
     """Take a resource away from whoever holds it, with all that was taken together with it. Journalled with the reason."""
-    return answers.kicked_view(hf.locks.kick(asked.name, why=asked.why, by=asked.by))
+    return answers.kicked_view(hf.locks.kick(asked.name, why=asked.why, by=asked.by, end_tree=asked.end_tree))
 
 
 @operation("GET", "/v1/locks")

@@ -1,0 +1,118 @@
+"""Commands with children of every kind, and the raw facts about them: which processes live."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.app import Holdfast, connect
+from tests.patience import PATIENCE_S
+from tests.surfaces.locking import Bench, Process
+
+KEPT = ("both", "mark", "fifo", "none")
+"""What a grandchild keeps of the two things by which it is known to belong to its tree."""
+
+_PARENT = """
+import os, subprocess, sys
+kept = sys.argv[1]
+child = subprocess.Popen(
+    ["sleep", "infinity"],
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+    start_new_session=True,
+    close_fds=kept in ("mark", "none"),
+    env=None if kept in ("both", "mark") else {"PATH": os.environ["PATH"]},
+)
+print(os.getpid(), child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def parent(kept: str) -> list[str]:
+    """A command that starts a daemon which keeps this much, prints both pids, and ends when its input does."""
+    return [sys.executable, "-c", _PARENT, kept]
+
+
+def report(pids: Sequence[int]) -> list[str]:
+    """A command that prints which of these processes live when it begins."""
+    program = (
+        "import os, sys\n"
+        "def lives(pid):\n"
+        "    try: return open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] not in 'ZX'\n"
+        "    except OSError: return False\n"
+        "print([pid for pid in map(int, sys.argv[1:]) if lives(pid)])\n"
+    )
+    return [sys.executable, "-c", program, *map(str, pids)]
+
+
+def guardian_of(wrapper: Process) -> int:
+    """The guardian that a wrapper has."""
+    [found] = [int(word) for word in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split()]
+    return found
+
+
+class Death:
+    """A process whose end is waited for by its descriptor, whatever its parent does."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """Kill it, and wait until it has ended."""
+        signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        waiting = select.poll()
+        waiting.register(self._fd, select.POLLIN)
+        assert waiting.poll(PATIENCE_S * 1000), f"process {self.pid} still lives"
+
+    def close(self) -> None:
+        """End it if it lives, and let go."""
+        try:
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.close(self._fd)
+
+
+@contextmanager
+def deaths(pids: Sequence[int]) -> Iterator[list[Death]]:
+    """Some processes, none of which outlives the block."""
+    found = [Death(pid) for pid in pids]
+    try:
+        yield found
+    finally:
+        for one in found:
+            one.close()
+
+
+@contextmanager
+def bench_on(url: str, folder: Path) -> Iterator[Bench]:
+    """`holdfast` on a store."""
+    with connect(url) as hf:
+        bench = Bench(folder, hf, url)
+        try:
+            yield bench
+        finally:
+            bench.close()
+
+
+def fifos(hf: Holdfast) -> list[str]:
+    """The FIFOs that lie beside a store."""
+    folder = hf.processes.trees._folder
+    return sorted(os.listdir(folder)) if folder is not None and folder.is_dir() else []
+
+
+def quiet(process: "subprocess.Popen[str]") -> None:
+    """End the input of a command."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdin = None
