@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from holdfast.kernel.errors import Unavailable
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import fifo
 from holdfast.processes import guardian as guardians
 from holdfast.processes.scan import GUARDIAN, MARK, stat
+from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.processes.trees import Trees, new_id
 
@@ -31,7 +33,8 @@ class Command:
 
     `mask` is the signal mask that the command gets. A `bound` command is ended when this process dies. A `leader` has a session
     of its own; any other stays in this process's group. `adopts` makes this process the one that orphans of the tree come to
-    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own.
+    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own. With
+    `within`, the command's tree is the part `tree` of a tree that this process shares among its commands.
     """
 
     def __init__(
@@ -48,8 +51,11 @@ class Command:
         stdin: Stream = None,
         stdout: Stream = None,
         stderr: Stream = None,
+        tree: str | None = None,
+        within: SharedTree | None = None,
     ) -> None:
-        self.tree = new_id()
+        self.tree = new_id() if tree is None else tree
+        self._within = within
         self._words = list(words)
         self._mask = mask
         self._bound = bound
@@ -60,7 +66,8 @@ class Command:
             guardians.become_subreaper()
         around = os.environ if environment is None else environment
         outer = around.get(MARK)
-        own = {MARK: f"{outer}:{self.tree}" if outer else self.tree, GUARDIAN: self.tree}
+        named = self.tree if within is None else f"{within.id}:{self.tree}"
+        own = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
         group = 0 if leader else os.getpgrp()
         orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
@@ -94,8 +101,9 @@ class Command:
         self._pid: int | None = None
         self._fd: int | None = None
         self._status: int | None = None
-        self._entered = False
+        self._trees: Trees | None = None
         self.path: str | None = None
+        self._ending = False
         self._over = False
         self.began = False
         """Was it let become the command?"""
@@ -103,6 +111,8 @@ class Command:
         """Why the command could not be executed. Known once it was waited for."""
         self.left: bool | None = None
         """Did the command leave processes behind? None while that is not known."""
+        self.gone = False
+        """Is it known that no process of the tree is left?"""
 
     @property
     def pid(self) -> int:
@@ -118,9 +128,14 @@ class Command:
         """A descriptor that becomes readable when there is news of the command."""
         return self._said
 
+    @property
+    def unguarded(self) -> bool:
+        """Was the guardian killed? Then the exit status may be unknown."""
+        return _readable(self._guardian_fd, 0) and self._reap_guardian() != 0
+
     def begin(self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None) -> None:
         """Let it become the command, with this added to its environment. `enter` comes first, where a claim is recorded."""
-        if not self._entered:
+        if self._trees is None:
             self.enter(trees)
         self.began = True
         order = {
@@ -129,6 +144,7 @@ class Command:
             "mask": [int(number) for number in self._mask],
             "cwd": self._cwd,
             "fifo": self.path,
+            "shared_fifo": None if self._within is None else self._within.path,
             "bound": self._bound,
             "grace_s": self.grace_s,
             "caretaker": [] if caretaker is None else caretaker.words,
@@ -138,7 +154,9 @@ class Command:
 
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
-        self.path, self._entered = trees.begin(self.tree), True
+        self.path, self._trees = trees.begin(self.tree), trees
+        if self._within is not None:
+            self._within.parts.add(self.tree)
         return self.tree
 
     def ended(self) -> bool:
@@ -159,7 +177,8 @@ class Command:
         """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
         while self._status is None and _readable(self._said, 0) and self._listen():
             pass
-        if self._status is None and _readable(self._guardian_fd, 0):
+        # Without its guardian the command may run for long.
+        if self._status is None and _readable(self._guardian_fd, 0) and self.ended():
             self.wait()
         return self._status
 
@@ -178,12 +197,15 @@ class Command:
             timeout_s = None
         if not _readable(self._guardian_fd, timeout_s):
             return False
-        if self._reap_guardian() != 0 and self._adopts:
-            _reap_all()
-        return True
+        self.gone = self._reap_guardian() == 0 or self._wait_without_guardian(timeout_s)
+        if self.gone and self._within is not None:
+            self._within.parts.discard(self.tree)
+        return self.gone
 
     def end_tree(self) -> None:
-        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait."""
+        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the guardian was killed,
+        `wait_for_tree` does it."""
+        self._ending = True
         self._signal(self._guardian_fd, signal.SIGTERM)
         self._signal(self._guardian_fd, signal.SIGCONT)
 
@@ -207,7 +229,9 @@ class Command:
             self.began = True
             os.close(self._orders)
             self._orders = -1
-            self._reap_guardian()
+            self.gone = self._reap_guardian() == 0
+            if self.gone and self._within is not None:
+                self._within.parts.discard(self.tree)
             self.close()
 
     def close(self) -> None:
@@ -215,7 +239,7 @@ class Command:
         if self._over:
             return
         self._over = True
-        if self.path is not None and self._guardian.returncode is not None:
+        if self.path is not None and (self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)):
             fifo.end(self.path, remove=True)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
@@ -224,6 +248,19 @@ class Command:
     def _reap_guardian(self) -> int:
         """Wait for the guardian's end; return its exit status."""
         return self._guardian.wait()
+
+    def _wait_without_guardian(self, timeout_s: float | None) -> bool:
+        """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
+        lives = False
+        if self._trees is not None and (self._ending or not self._adopts):
+            if self._ending:
+                lives = not self._trees.end(self.tree, self.grace_s)
+            else:
+                lives = not self._trees.wait_for_end(self.tree, timeout_s)
+            lives = lives and self._trees.liveness(self.tree, in_sight=True) is Liveness.ALIVE
+        if self._adopts:
+            _reap_all()
+        return self._adopts or not lives
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""

@@ -134,7 +134,6 @@ class _Wrapper:
         self.orders = orders
         self.words = words
         self._read = b""
-        self.gone = False
 
     def tell(self, line: str) -> None:
         try:
@@ -142,6 +141,12 @@ class _Wrapper:
         except OSError:
             # It was killed. Nobody asks, and the tree must not lose its guardian by it.
             return
+
+    def is_gone(self) -> bool:
+        """Has it died, or closed its end? The tree may end before its order pipe was looked at."""
+        waiting = select.poll()
+        waiting.register(self.orders, 0)
+        return bool(waiting.poll(0))
 
     def order(self) -> Any:
         """The next order that has come; None when there is none yet. Raises EOFError when the wrapper is gone."""
@@ -180,6 +185,7 @@ def main(arguments: list[str]) -> None:
         os._exit(0)
     guard._grace_s = order["grace_s"]
     order["kept"] = _keep(order["fifo"])
+    _keep(order["shared_fifo"])
     os.set_blocking(tell, True)
     with open(tell, "wb") as pipe:
         try:
@@ -191,7 +197,10 @@ def main(arguments: list[str]) -> None:
     _attend(guard, wrapper, order)
     if order["fifo"] is not None:
         # Before this process lets go of it: whoever is woken by that finds that the tree is over.
-        fifo.end(order["fifo"], remove=wrapper.gone)
+        fifo.end(order["fifo"], remove=wrapper.is_gone())
+    if order["shared_fifo"] is not None and wrapper.is_gone():
+        # Nobody will begin another command in this tree.
+        fifo.end(order["shared_fifo"], remove=True)
     os._exit(0)
 
 
@@ -212,7 +221,6 @@ def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any]) -> None:
                     order["bound"] = False
             except EOFError:
                 listening = []
-                wrapper.gone = True
                 if order["bound"]:
                     guard.end()
                 elif order["caretaker"]:
@@ -292,8 +300,9 @@ def _become(told: int, words: int, group: int) -> NoReturn:
             # The wrapper is gone, so the claim may be another's.
             os._exit(EXIT_UNTOLD)
         order = marshal.loads(raw)
-        if (kept := _keep(order["fifo"])) is not None:
-            fifo.bequeath(kept)
+        for path in (order["fifo"], order["shared_fifo"]):
+            if (kept := _keep(path)) is not None:
+                fifo.bequeath(kept)
         os.environb.pop(GUARDIAN.encode(), None)
         for name, value in order["environment"].items():
             if value is None:

@@ -19,10 +19,11 @@ from holdfast.access import LACKING, Access, make_folder, make_node, unusable
 from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import fifo
 from holdfast.processes import kill as killing
-from holdfast.processes.scan import Found, Marked, carries, descendants, scan
+from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan
 from holdfast.processes.scan import stat as process_stat
 
-_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}\Z")
+_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z")
+"""With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`."""
 _SWEEP_AGE_S = 60.0
 _KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
@@ -43,6 +44,7 @@ class Trees:
     def __init__(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
         self._folder_of = folder
         self._access_of = access
+        self._asked_s: dict[str, float] = {}
 
     @cached_property
     def _folder(self) -> Path | None:
@@ -112,28 +114,63 @@ class Trees:
         """The live processes of a tree that can be seen, without its guardian."""
         return [Survivor(one.pid, one.name) for one in self._members(tree) if not one.guardian]
 
+    def ask(self, tree: str) -> float | None:
+        """Send SIGTERM to every process of a tree, unless a process did so before; return how many seconds ago that was. None
+        for a tree that this process cannot end: another user's, or one that it belongs to."""
+        if not _may_end(tree):
+            return None
+        path = None if self._folder is None else os.fspath(self._folder / tree)
+        if tree in self._asked_s:
+            return time.monotonic() - self._asked_s[tree]
+        if path is not None and (at := fifo.asked_at(path)) is not None:
+            return max(time.time() - at, 0.0)
+        self._ask(tree)
+        self._asked_s[tree] = time.monotonic()
+        if path is not None:
+            # Behind the signals: a process that dies before it sent them has asked nobody.
+            fifo.note_ask(path)
+        return 0.0
+
     def end(self, tree: str, grace_s: float) -> bool:
-        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone."""
-        if not _ID.match(tree):
+        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone,
+        False also for a tree that this process cannot end: see `ask`."""
+        if not _may_end(tree):
             return False
 
         def belongs(pid: int) -> bool:
             return self._belongs(tree, pid)
 
-        members = self._members(tree)
-        guardians = [one.pid for one in members if one.guardian]
-        # A guardian asks, waits and kills by itself, and misses none.
-        killing.ask(guardians or [one.pid for one in members], belongs)
-        if self._wait_for_end(tree, grace_s + (_KILLED_S if guardians else 0.0)):
+        guarded = self._ask(tree)
+        if self.wait_for_end(tree, grace_s + (_KILLED_S if guarded else 0.0)):
             return True
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
             scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
-            if self._wait_for_end(tree, _KILLED_AGAIN_S):
+            if self.wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
+            if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
+                # What is left, if anything, cannot be seen, and so not be killed.
+                return False
         return False
+
+    def wait_for_end(self, tree: str, timeout_s: float | None) -> bool:
+        """Sleep until a tree is gone, or the time is up, or the tree cannot be seen any more. True when it is gone."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (seen := self.liveness(tree, in_sight=True)) is not Liveness.DEAD:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if seen is Liveness.UNKNOWN or (left_s is not None and left_s <= 0):
+                return False
+            fd = self.watch(tree)
+            if fd is None:
+                # It ended in between.
+                continue
+            waiting = select.poll()
+            waiting.register(fd, select.POLLIN)
+            waiting.poll(None if left_s is None else left_s * 1000)
+            os.close(fd)
+        return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
         """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
@@ -154,6 +191,14 @@ class Trees:
             except OSError:
                 continue
         return removed
+
+    def _ask(self, tree: str) -> bool:
+        """Send SIGTERM to a tree's guardian, or to all of its processes if there is none; say whether there is one."""
+        members = self._members(tree)
+        guardians = [one.pid for one in members if one.guardian]
+        # A guardian asks, waits and kills by itself, and misses none.
+        killing.ask(guardians or [one.pid for one in members], lambda pid: self._belongs(tree, pid))
+        return bool(guardians)
 
     def _kept(self, tree: str) -> bool | None:
         """True while a process keeps the FIFO, False when the tree ended in order; None when the FIFO does not tell."""
@@ -220,24 +265,6 @@ class Trees:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
 
-    def _wait_for_end(self, tree: str, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        while self.liveness(tree, in_sight=True) is not Liveness.DEAD:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            fd = self.watch(tree)
-            if fd is None:
-                # It ended in between, or cannot be seen.
-                if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
-                    return False
-                continue
-            waiting = select.poll()
-            waiting.register(fd, select.POLLIN)
-            waiting.poll(left_s * 1000)
-            os.close(fd)
-        return True
-
 
 def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
@@ -248,10 +275,20 @@ def _start_of(tree: str) -> int:
 
 
 def _wrapper_of(tree: str) -> int | None:
-    """The pid of the process that began a tree, if it lives."""
+    """The pid of the process that began a tree, if it lives, and if its life says anything. To the wrapper itself it does not.
+    The attempts of a worker end before the worker does."""
+    if "." in tree:
+        return None
     _, pid, start_ticks, _ = tree.split("-")
+    if int(pid) == os.getpid():
+        return None
     seen = process_stat(int(pid))
     return None if seen is None or seen.ended or seen.start_ticks != int(start_ticks) else int(pid)
+
+
+def _may_end(tree: str) -> bool:
+    """Can this process end a tree? Not another user's, and not one that this process itself belongs to."""
+    return bool(_ID.match(tree)) and os.geteuid() in (0, _user(tree)) and tree not in os.environ.get(MARK, "").split(":")
 
 
 def _is_out_of_view(tree: str) -> bool:
