@@ -175,8 +175,11 @@ class Command:
 
     def poll(self) -> int | None:
         """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
-        while self._status is None and _readable(self._said, 0) and self._listen():
-            pass
+        while self._status is None and _readable(self._said, 0):
+            if not self._listen():
+                # The kernel closes the files of a process just before its end is complete.
+                _readable(self._guardian_fd, None)
+                break
         # Without its guardian the command may run for long.
         if self._status is None and _readable(self._guardian_fd, 0) and self.ended():
             self.wait()

@@ -100,7 +100,8 @@ class Trees:
                 return os.pidfd_open(wrapper)
             except OSError:
                 return None
-        for one in self._scan(tree).marked:
+        # The oldest first: a loop in a shell begins a new process every moment, and each end of one would wake the caller.
+        for one in sorted(self._scan(tree).marked, key=_start):
             try:
                 pidfd = os.pidfd_open(one.pid)
             except OSError:
@@ -296,6 +297,11 @@ def _is_out_of_view(tree: str) -> bool:
     if os.geteuid() not in (0, _user(tree)):
         return True
     return process_stat(1) is None
+
+
+def _start(one: Marked) -> int:
+    seen = process_stat(one.pid)
+    return 0 if seen is None else seen.start_ticks
 
 
 def _named(pid: int) -> Marked:
