@@ -83,6 +83,11 @@ class Holder(Plain, frozen=True, kw_only=True):
         return (self.host_id, self.boot_id, self.pid_ns, self.pid, self.start_ticks)
 
 
+def attempt_tree(tree: str, token: int) -> str:
+    """The id of the part of a worker's tree that does one attempt: a worker runs many commands under one tree."""
+    return f"{tree}.{token}"
+
+
 def check_holder(holder: Holder) -> Holder:
     """Return `holder` if a record has room for it. Raises InvalidValue."""
     if (size := json_bytes(holder)) > HOLDER_BYTES_MAX:
@@ -117,6 +122,11 @@ class Processes(Protocol):
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
+        ...
+
+    def ask_tree(self, tree: str) -> float | None:
+        """Send SIGTERM to every process of a tree of this machine, unless that was done before; return how many seconds ago it
+        was done first. None when this process cannot do it: the tree is another user's, or its own. Does not wait."""
         ...
 
     def end_tree(self, tree: str, grace_s: float) -> bool:

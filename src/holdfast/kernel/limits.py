@@ -232,6 +232,9 @@ JOB_GROWTH_BYTES_MAX = (
 JOB_VERDICT_BYTES_MIN = RECORD_BYTES_MAX - JOB_REGISTERED_BYTES_MAX - JOB_GROWTH_BYTES_MAX
 """How much of a verdict's words is always kept, as JSON. More is kept where the rest of the record is smaller."""
 
+JOBS_TREE_AGAIN_S = 60.0
+"""How long a process waits before it tries once more to end a tree that SIGKILL did not end."""
+
 JOBS_SWEEP_EVERY_S = 1.0
 """How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""
 

@@ -18,6 +18,7 @@ from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import fifo
 from holdfast.processes import guardian as guardians
 from holdfast.processes.scan import GUARDIAN, MARK, stat
+from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.processes.trees import Trees, new_id
 
@@ -32,7 +33,8 @@ class Command:
 
     `mask` is the signal mask that the command gets. A `bound` command is ended when this process dies. A `leader` has a session
     of its own; any other stays in this process's group. `adopts` makes this process the one that orphans of the tree come to
-    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own.
+    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own. With
+    `within`, the command's tree is the part `tree` of a tree that this process shares among its commands.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class Command:
         stdin: Stream = None,
         stdout: Stream = None,
         stderr: Stream = None,
+        tree: str | None = None,
+        within: SharedTree | None = None,
     ) -> None:
-        self.tree = new_id()
+        self.tree = new_id() if tree is None else tree
+        self._within = within
         self._words = list(words)
         self._mask = mask
         self._bound = bound
@@ -61,7 +66,8 @@ class Command:
             guardians.become_subreaper()
         around = os.environ if environment is None else environment
         outer = around.get(MARK)
-        own = {MARK: f"{outer}:{self.tree}" if outer else self.tree, GUARDIAN: self.tree}
+        named = self.tree if within is None else f"{within.id}:{self.tree}"
+        own = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
         group = 0 if leader else os.getpgrp()
         orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
@@ -140,6 +146,7 @@ class Command:
             "mask": [int(number) for number in self._mask],
             "cwd": self._cwd,
             "fifo": self.path,
+            "shared_fifo": None if self._within is None else self._within.path,
             "bound": self._bound,
             "grace_s": self.grace_s,
             "caretaker": [] if caretaker is None else caretaker.words,
@@ -151,6 +158,8 @@ class Command:
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
         self.path, self._trees = trees.begin(self.tree), trees
+        if self._within is not None:
+            self._within.parts.add(self.tree)
         return self.tree
 
     def executed(self) -> bool:
@@ -171,8 +180,11 @@ class Command:
 
     def poll(self) -> int | None:
         """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
-        while self._status is None and _readable(self._said, 0) and self._listen():
-            pass
+        while self._status is None and _readable(self._said, 0):
+            if not self._listen():
+                # The kernel closes the files of a process just before its end is complete.
+                _readable(self._guardian_fd, None)
+                break
         # Without its guardian the command may run for long.
         if self._status is None and _readable(self._guardian_fd, 0) and self.ended():
             self.wait()
@@ -194,6 +206,8 @@ class Command:
         if not _readable(self._guardian_fd, timeout_s):
             return False
         self.gone = self._reap_guardian() == 0 or self._wait_without_guardian(timeout_s)
+        if self.gone and self._within is not None:
+            self._within.parts.discard(self.tree)
         return self.gone
 
     def end_tree(self) -> None:
@@ -226,6 +240,8 @@ class Command:
             self._reap_guardian()
             # Nothing was executed, so the tree has no other process.
             self.gone = True
+            if self._within is not None:
+                self._within.parts.discard(self.tree)
             self.close()
 
     def close(self) -> None:

@@ -10,6 +10,9 @@ import stat
 _ENDED = stat.S_ISVTX
 """The mode bit that says that the tree ended in order. Data in the FIFO would be read by one observer only, and a missing
 link may be the work of a program that cleans up."""
+_ASKED = stat.S_ISUID
+"""The mode bit that says that the tree was asked to end, at the time of the last change. Each process that looks at the tree
+may end soon after, so none of them can count the grace alone."""
 _HIGH = 100
 """Shells and scripts use small descriptor numbers for files of their own."""
 
@@ -53,6 +56,25 @@ def is_kept(fd: int) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def note_ask(path: str) -> None:
+    """Remember for all processes that the tree is asked to end now."""
+    try:
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | _ASKED)
+        os.utime(path)
+    except OSError:
+        # Another program removed it. This process remembers the time by itself.
+        return
+
+
+def asked_at(path: str) -> float | None:
+    """When the tree was asked to end, in seconds since 1970; None when it was not."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime if found.st_mode & _ASKED else None
 
 
 def end(path: str, *, remove: bool) -> None:

@@ -189,6 +189,7 @@ def main(arguments: list[str]) -> None:
         os._exit(0)
     guard._grace_s = order["grace_s"]
     order["kept"] = _keep(order["fifo"])
+    _keep(order["shared_fifo"])
     os.set_blocking(tell, True)
     with open(tell, "wb") as pipe:
         try:
@@ -201,6 +202,9 @@ def main(arguments: list[str]) -> None:
     if order["fifo"] is not None:
         # Before this process lets go of it: whoever is woken by that finds that the tree is over.
         fifo.end(order["fifo"], remove=wrapper.is_gone())
+    if order["shared_fifo"] is not None and wrapper.is_gone():
+        # Nobody will begin another command in this tree.
+        fifo.end(order["shared_fifo"], remove=True)
     os._exit(0)
 
 
@@ -299,8 +303,9 @@ def _become(told: int, words: int, group: int) -> NoReturn:
             # The wrapper is gone, so the claim may be another's.
             os._exit(EXIT_UNTOLD)
         order = marshal.loads(raw)
-        if (kept := _keep(order["fifo"])) is not None:
-            fifo.bequeath(kept)
+        for path in (order["fifo"], order["shared_fifo"]):
+            if (kept := _keep(path)) is not None:
+                fifo.bequeath(kept)
         os.environb.pop(GUARDIAN.encode(), None)
         for name, value in order["environment"].items():
             if value is None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 MARK = "HOLDFAST_CUSTODY"
 """The environment variable that names the trees a process belongs to, the outermost first, with colons between them."""
 GUARDIAN = "HOLDFAST_GUARDIAN"
-"""The environment variable that only the guardian of a tree has."""
+"""The environment variable that only a guardian has. It names its tree, and the tree around it that the wrapper shares among
+its commands."""
 
 _PF_KTHREAD = 0x00200000
 _EMPTY_TRIES = 400
@@ -211,7 +212,7 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
     variables = dict(one.partition(b"=")[::2] for one in environment.split(b"\0"))
     if wanted not in variables.get(MARK.encode(), b"").split(b":"):
         return None
-    return variables.get(GUARDIAN.encode()) == wanted
+    return wanted in variables.get(GUARDIAN.encode(), b"").split(b":")
 
 
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:

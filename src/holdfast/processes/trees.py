@@ -19,10 +19,11 @@ from holdfast.access import LACKING, Access, make_folder, make_node, unusable
 from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import fifo
 from holdfast.processes import kill as killing
-from holdfast.processes.scan import Found, Marked, carries, descendants, scan
+from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan
 from holdfast.processes.scan import stat as process_stat
 
-_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}\Z")
+_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z")
+"""With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`."""
 _SWEEP_AGE_S = 60.0
 _KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
@@ -43,6 +44,7 @@ class Trees:
     def __init__(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
         self._folder_of = folder
         self._access_of = access
+        self._asked_s: dict[str, float] = {}
 
     @cached_property
     def _folder(self) -> Path | None:
@@ -98,7 +100,8 @@ class Trees:
                 return os.pidfd_open(wrapper)
             except OSError:
                 return None
-        for one in self._scan(tree).marked:
+        # The oldest first: a loop in a shell begins a new process every moment, and each end of one would wake the caller.
+        for one in sorted(self._scan(tree).marked, key=_start):
             try:
                 pidfd = os.pidfd_open(one.pid)
             except OSError:
@@ -112,19 +115,34 @@ class Trees:
         """The live processes of a tree that can be seen, without its guardian."""
         return [Survivor(one.pid, one.name) for one in self._members(tree) if not one.guardian]
 
+    def ask(self, tree: str) -> float | None:
+        """Send SIGTERM to every process of a tree, unless a process did so before; return how many seconds ago that was. None
+        for a tree that this process cannot end: another user's, or one that it belongs to."""
+        if not _may_end(tree):
+            return None
+        path = None if self._folder is None else os.fspath(self._folder / tree)
+        if tree in self._asked_s:
+            return time.monotonic() - self._asked_s[tree]
+        if path is not None and (at := fifo.asked_at(path)) is not None:
+            return max(time.time() - at, 0.0)
+        self._ask(tree)
+        self._asked_s[tree] = time.monotonic()
+        if path is not None:
+            # Behind the signals: a process that dies before it sent them has asked nobody.
+            fifo.note_ask(path)
+        return 0.0
+
     def end(self, tree: str, grace_s: float) -> bool:
-        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone."""
-        if not _ID.match(tree):
+        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone,
+        False also for a tree that this process cannot end: see `ask`."""
+        if not _may_end(tree):
             return False
 
         def belongs(pid: int) -> bool:
             return self._belongs(tree, pid)
 
-        members = self._members(tree)
-        guardians = [one.pid for one in members if one.guardian]
-        # A guardian asks, waits and kills by itself, and misses none.
-        killing.ask(guardians or [one.pid for one in members], belongs)
-        if self.wait_for_end(tree, grace_s + (_KILLED_S if guardians else 0.0)):
+        guarded = self._ask(tree)
+        if self.wait_for_end(tree, grace_s + (_KILLED_S if guarded else 0.0)):
             return True
         deadline_s = time.monotonic() + _KILLED_S
         while time.monotonic() < deadline_s:
@@ -174,6 +192,14 @@ class Trees:
             except OSError:
                 continue
         return removed
+
+    def _ask(self, tree: str) -> bool:
+        """Send SIGTERM to a tree's guardian, or to all of its processes if there is none; say whether there is one."""
+        members = self._members(tree)
+        guardians = [one.pid for one in members if one.guardian]
+        # A guardian asks, waits and kills by itself, and misses none.
+        killing.ask(guardians or [one.pid for one in members], lambda pid: self._belongs(tree, pid))
+        return bool(guardians)
 
     def _kept(self, tree: str) -> bool | None:
         """True while a process keeps the FIFO, False when the tree ended in order; None when the FIFO does not tell."""
@@ -250,8 +276,10 @@ def _start_of(tree: str) -> int:
 
 
 def _wrapper_of(tree: str) -> int | None:
-    """The pid of the process that began a tree, if it lives, and if its life says anything. To the wrapper itself it does
-    not."""
+    """The pid of the process that began a tree, if it lives, and if its life says anything. To the wrapper itself it does not.
+    The attempts of a worker end before the worker does."""
+    if "." in tree:
+        return None
     _, pid, start_ticks, _ = tree.split("-")
     if int(pid) == os.getpid():
         return None
@@ -259,11 +287,21 @@ def _wrapper_of(tree: str) -> int | None:
     return None if seen is None or seen.ended or seen.start_ticks != int(start_ticks) else int(pid)
 
 
+def _may_end(tree: str) -> bool:
+    """Can this process end a tree? Not another user's, and not one that this process itself belongs to."""
+    return bool(_ID.match(tree)) and os.geteuid() in (0, _user(tree)) and tree not in os.environ.get(MARK, "").split(":")
+
+
 def _is_out_of_view(tree: str) -> bool:
     """Could a process of the tree's user live here without being seen? As with another user's, or where /proc hides some."""
     if os.geteuid() not in (0, _user(tree)):
         return True
     return process_stat(1) is None
+
+
+def _start(one: Marked) -> int:
+    seen = process_stat(one.pid)
+    return 0 if seen is None else seen.start_ticks
 
 
 def _named(pid: int) -> Marked:

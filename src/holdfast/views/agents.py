@@ -112,7 +112,8 @@ def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
     state = _state(agent, processes, agents.store.embedded, agents.store.now())
     tone, why = _STATES[state]
     if state == "dead" and (left := survivors_of(agent, processes, embedded=agents.store.embedded)):
-        why = f"its process has ended, and processes that it started live ({survivors_named(left)}): its id stays its own until they end"
+        why = f"its process has ended, and processes that it started live ({survivors_named(left)})"
+        why += ": its id stays its own until they end"
     return AgentLine(
         agent_id=agent.agent_id,
         name=agent.agent_name,

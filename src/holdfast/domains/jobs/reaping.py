@@ -4,6 +4,11 @@ A job whose worker died goes back to pending until as many workers died as it ma
 attempts that were given back do not count. A worker died if its recorded process is dead. Where that cannot be seen, as on
 another machine, it died if it gave no sign of life for its lease. A job past its time limit, or without a sign for longer than
 its idle limit, ends in error. A claim without a recorded process is ended by these limits alone.
+
+A dead worker may leave processes of its command behind. Its job is put back only when the last of them is gone, and the reaper
+ends them. No sweep sleeps for the grace: the first one that finds them sends SIGTERM and goes on, and the first one after the
+grace sends SIGKILL, in whatever process it runs. A waiting pick is woken by their end, and at the end of the grace. All this is
+done outside of transactions.
 """
 
 import contextlib
@@ -33,14 +38,16 @@ from holdfast.domains.jobs.record import (
 from holdfast.domains.jobs.writing import write
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Holder, Liveness, Processes, in_sight, probe
+from holdfast.kernel.holder import Holder, Liveness, Processes, attempt_tree, in_sight, probe
 from holdfast.kernel.limits import (
     JOBS_OF_WORKERS_READ,
     JOBS_SWEEP_EVERY_S,
     JOBS_SWEPT_MAX,
+    JOBS_TREE_AGAIN_S,
     JOBS_WATCHED_MAX,
     RETENTION_JUMP_BELIEVED_S,
     TRANSACT_TIMEOUT_S,
+    TREE_GRACE_S,
 )
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
@@ -51,10 +58,12 @@ from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 
 class Sweep(NamedTuple):
-    """What a look at the running jobs came to: those that were ended or put back, and the processes that others have."""
+    """What a look at the running jobs came to: those that were ended or put back, whose death changes what becomes of the
+    others, and after how many seconds a tree must be looked at again that was asked to end."""
 
     reaped: list[Job]
     alive: list[Holder]
+    again_s: float | None = None
 
 
 class Watched(NamedTuple):
@@ -74,6 +83,8 @@ class Reaper:
         self._processes = processes
         self._steady = steady_clock(store)
         self._next_s = 0.0
+        self._undying: dict[str, float] = {}
+        """Trees that SIGKILL did not end, and when to try again: each try takes seconds."""
 
     def sweep_if_due(self) -> bool:
         """Sweep, unless this process did so a moment ago; say whether it did. A busy worker need not look at every pick."""
@@ -88,27 +99,40 @@ class Reaper:
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         known: Known = {}
         reaped = [job for suspects in self._suspects(known) for job in self._reap(suspects, known, timeout_s)]
-        return Sweep(reaped, [holder for holder, liveness in known.items() if liveness is Liveness.ALIVE])
+        alive = [seen.watched for seen in known.values() if seen.liveness is Liveness.ALIVE]
+        return Sweep(reaped, alive, min((seen.again_s for seen in known.values() if seen.again_s is not None), default=None))
 
     def due(self) -> list[Job]:
         """The running jobs that the next sweep would reap. Changes nothing."""
-        return list({job.job_id: job for suspects in self._suspects({}) for job in suspects}.values())
+        return list({job.job_id: job for suspects in self._suspects({}, ends=False) for job in suspects}.values())
 
-    def _suspects(self, known: "Known") -> Iterator[list[Job]]:
-        """Running jobs that must be reaped, as they are when they are asked for; perhaps one of them twice, if it is not."""
+    def end_left_by(self, job: Job) -> None:
+        """End the processes that a dead worker left, when its running job was taken away from it. Sleeps until they are gone,
+        for longer than the grace only if SIGKILL does not end them."""
+        holder = job.claimed_by
+        if holder is not None and holder.tree and self._seen(holder, ends=False).ending:
+            self._processes.end_tree(holder.tree, TREE_GRACE_S)
+
+    def _suspects(self, known: "Known", *, ends: bool = True) -> Iterator[list[Job]]:
+        """Running jobs that must be reaped, as they are when they are asked for; perhaps one of them twice, if it is not. With
+        `ends`, the trees of dead workers are asked to end, and killed after the grace."""
         match = in_sight(self._processes, embedded=self._store.embedded)
 
         def behind(job: Job) -> Parts:
             """Where the next page begins: of a dead process all jobs are wanted, of any other no more."""
             assert job.claimed_by is not None
             *place, ticks = job.claimed_by.parts[len(match) :]
-            return (*place, ticks if self._liveness(job, known) is Liveness.DEAD else int(ticks) + 1)
+            seen = look(job)
+            return (*place, ticks if seen.liveness is Liveness.DEAD or seen.ending else int(ticks) + 1)
+
+        def look(job: Job) -> _Seen:
+            return self._look(job, known, ends=ends)
 
         by_worker = self._pages(partial(_by_worker, match=match), JOBS_OF_WORKERS_READ, behind)
         for page in chain(by_worker, self._pages(_overdue, JOBS_SWEPT_MAX, due_place)):
-            if any(_is_late(job, self._liveness(job, known), page.now) for job in page.jobs):
+            if any(_is_late(job, look(job).liveness, page.now) for job in page.jobs):
                 self._steady.look()
-            suspects = [job for job in page.jobs if self._verdict(job, known, page.now) is not None]
+            suspects = [job for job in page.jobs if self._verdict(job, look(job), page.now) is not None]
             if suspects:
                 yield suspects
 
@@ -141,17 +165,44 @@ class Reaper:
                 if fd is not None:
                     os.close(fd)
 
-    def _liveness(self, job: Job, known: "Known") -> Liveness:
-        """Of the job's process, which is looked at once for all its jobs."""
+    def _look(self, job: Job, known: "Known", *, ends: bool = False) -> "_Seen":
+        """Look at the job's process, once for all its jobs."""
         holder = job.claimed_by
         if holder is None:
-            return Liveness.UNKNOWN
+            return _UNSEEN
         if holder not in known:
-            known[holder] = self._probe(holder)
+            known[holder] = self._seen(holder, ends=ends)
         return known[holder]
 
-    def _verdict(self, job: Job, known: "Known", now: datetime) -> Job | None:
-        return _verdict(job, self._liveness(job, known), now, self._steady)
+    def _seen(self, holder: Holder, *, ends: bool) -> "_Seen":
+        if not holder.tree:
+            return _Seen(self._probe(holder), holder)
+        leader = self._probe(holder.leader)
+        if leader is Liveness.ALIVE:
+            # Its own death is watched, not that of the whole tree: what it leaves must be ended at once.
+            return _Seen(leader, holder.leader)
+        whole = self._probe(holder)
+        if leader is not Liveness.DEAD or whole is not Liveness.ALIVE:
+            return _Seen(whole, holder)
+        return self._ended(holder, holder.tree) if ends else _Seen(whole, holder, ending=True)
+
+    def _ended(self, holder: Holder, tree: str) -> "_Seen":
+        """Bring the tree of a dead worker nearer to its end."""
+        asked_s = self._processes.ask_tree(tree)
+        if asked_s is None:
+            # Only the job's time limits can end it from here.
+            return _Seen(Liveness.ALIVE, holder)
+        if asked_s < TREE_GRACE_S:
+            return _Seen(Liveness.ALIVE, holder, ending=True, again_s=TREE_GRACE_S - asked_s)
+        if time.monotonic() < self._undying.get(tree, 0.0):
+            return _Seen(Liveness.ALIVE, holder)
+        if not self._processes.end_tree(tree, 0.0):
+            self._undying[tree] = time.monotonic() + JOBS_TREE_AGAIN_S
+        return _Seen(self._probe(holder), holder)
+
+    def _verdict(self, job: Job, seen: "_Seen", now: datetime) -> Job | None:
+        # Where its tree is being ended, the job is put back when that is done, and not ended by its limits in between.
+        return None if seen.ending else _verdict(job, seen.liveness, now, self._steady)
 
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
@@ -159,25 +210,45 @@ class Reaper:
     def _reap(self, suspects: Sequence[Job], known: "Known", timeout_s: float) -> list[Job]:
         # In the order of their keys, as everybody who latches several records does.
         dead = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
+        reaped: list[Job] = []
 
-        def body(tx: Tx) -> list[Job]:
-            reaped = []
+        def body(tx: Tx) -> None:
+            reaped.clear()
             for job_id, seen in dead.items():
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.token != seen.token or row.record.status is not JobStatus.RUNNING:
                     continue
-                after = _verdict(row.record, self._liveness(seen, known), tx.now, self._steady)
+                after = self._verdict(row.record, self._look(seen, known), tx.now)
                 if after is None:
                     continue
                 # One that an earlier version registered too large may have no room for its end: it must not keep the others.
                 with contextlib.suppress(InvalidValue):
                     reaped.append(write(tx, self._journal, row.record, after, told={"why": after.error_code or WORKER_DIED}))
-            return reaped
 
-        return self._store.transact(body, scope=[rows(JOBS)], timeout_s=timeout_s)
+        self._store.transact(body, scope=[rows(JOBS)], timeout_s=timeout_s)
+        for job in reaped:
+            if job.error_code == TIMED_OUT:
+                self._ask_attempt(dead[job.job_id])
+        return reaped
+
+    def _ask_attempt(self, job: Job) -> None:
+        """Ask the processes of an attempt to end whose time is over. Only these: a live worker may be at its next job."""
+        holder = job.claimed_by
+        if holder is not None and holder.tree and holder.place[:2] == self._processes.here()[:2]:
+            self._processes.ask_tree(attempt_tree(holder.tree, job.token or 0))
 
 
-Known = dict[Holder, Liveness]
+class _Seen(NamedTuple):
+    """What is known of a worker: whose death changes that, whether it is dead and what it left is being ended, and when to look
+    again at that."""
+
+    liveness: Liveness
+    watched: Holder
+    ending: bool = False
+    again_s: float | None = None
+
+
+Known = dict[Holder, _Seen]
 """What one look came to know of processes."""
 
 
@@ -233,6 +304,10 @@ def _verdict(job: Job, liveness: Liveness, now: datetime, steady: SteadyClock) -
     if due is None or steady.believed(now, since=sign) <= due:
         return None
     return _failed(job, now, TIMED_OUT, f"no sign of it came for {job.idle_timeout_sec:g} s")
+
+
+_NOBODY = Holder(host_id="", boot_id="", pid_ns=0, pid=0, start_ticks=0)
+_UNSEEN = _Seen(Liveness.UNKNOWN, _NOBODY)
 
 
 def _bereft(job: Job, now: datetime, why: str) -> Job:

@@ -175,14 +175,16 @@ class Jobs:
         stops = [] if stop_fd is None else [stop_fd]
         with self._store.listen([queue_topic(agent_session)]) as ears:
             while True:
-                alive = deadline.insist(self._reaper.sweep, stop_fd=stop_fd).alive
+                swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
                 job = deadline.insist(partial(self._pick, agent_session, holder), stop_fd=stop_fd)
                 left_s = deadline.left_s()
                 if job is not None or deadline.passed():
                     return job
                 # Whoever took a job since the sweep is not watched: of that one's death the next look tells, a little later.
-                with self._reaper.watching(alive) as watched:
-                    woken = ears.wait(0 if watched.died else left_s, also=[*watched.fds, *stops])
+                ends = [seconds for seconds in (left_s, swept.again_s) if seconds is not None]
+                sleep_s = min(ends, default=None)
+                with self._reaper.watching(swept.alive) as watched:
+                    woken = ears.wait(0 if watched.died else sleep_s, also=[*watched.fds, *stops])
                 if stop_fd in woken.ready:
                     return None
 
@@ -200,18 +202,21 @@ class Jobs:
         """Move a job to another status and return it.
 
         A worker shows the token of its attempt, and gets Fenced when that is no longer the current one; an operator may
-        leave it out. `also` is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that
-        TRANSITIONS does not have, and InvalidValue for what is no status. The job's status is changed in none of these cases;
-        but the words of a verdict that came too late are kept as its `late_result`, and the refusal says so.
+        leave it out. Where an operator takes a job from a worker that is dead, this ends what is left of its command. `also`
+        is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not
+        have, and InvalidValue for what is no status. The job's status is changed in none of these cases; but the words of a
+        verdict that came too late are kept as its `late_result`, and the refusal says so.
         """
         check_job_id(job_id)
         wanted = steps.status_named(status)
         steps.check_words(result, error, error_code)
         verdict = Verdict(wanted, result, error, error_code)
         steady_clock(self._store).look()
+        taken_from: list[Job] = []
 
         def body(tx: Tx) -> Job | Kept:
             job = existing(tx, job_id)
+            taken_from[:] = [job] if job.status is JobStatus.RUNNING and token is None else []
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
             after = steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None)
@@ -223,6 +228,9 @@ class Jobs:
             return after
 
         moved = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        for job in taken_from:
+            # A live worker hears of it, and ends its command by itself.
+            self._reaper.end_left_by(job)
         return moved.fail() if isinstance(moved, Kept) else moved
 
     def finish_and_pick(

@@ -4,18 +4,21 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from holdfast.adapters.job_command import Command
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.record import TIMED_OUT, beat_every_s, shown
 from holdfast.domains.jobs.writing import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
+from holdfast.kernel.holder import attempt_tree
 from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import Listener, Woken
+from holdfast.processes.piped_command import PipedCommand
+from holdfast.processes.shared_tree import SharedTree
 from holdfast.stores.waking import readable
+from holdfast.surfaces.cli.jobs.predecessors import Predecessors
 from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
@@ -48,20 +51,50 @@ class Outcome(NamedTuple):
     """Whether the job is another's by now, or over."""
 
 
-class Labour:
-    """One attempt."""
+class Subject(Protocol):
+    """What a worker waits for."""
 
-    def __init__(self, hf: Holdfast, job: Job, way: Way, *, stop_fd: int, progress: "Progress") -> None:
+    @property
+    def fd(self) -> int | None:
+        """Becomes readable when there is news of it."""
+        ...
+
+    @property
+    def recheck_s(self) -> float | None:
+        """When to look again even if there is no news."""
+        ...
+
+    def over(self) -> bool:
+        """Need nobody wait for it any more?"""
+        ...
+
+
+class Labour:
+    """One attempt. `tree` is the worker's, which the claim names: the attempt's processes are a part of it."""
+
+    def __init__(
+        self,
+        hf: Holdfast,
+        job: Job,
+        way: Way,
+        *,
+        stop_fd: int,
+        progress: "Progress",
+        tree: SharedTree | None = None,
+    ) -> None:
         self._hf = hf
         self._job = job
         self._way = way
         self._stop_fd = stop_fd
         self._progress = progress
+        self._tree = tree
         self._every_s = way.heartbeat_s or beat_every_s(job) or JOB_LEASE_S / 3
         self._end_s = time.monotonic() + job.timeout_sec
 
     def outcome(self) -> Outcome:
         """Run the command, and then what judges it."""
+        if (early := self._wait_for_predecessors()) is not None:
+            return early
         ran = self._run(self._way.words, self._stdin(), "the command")
         if ran.status is not JobStatus.COMPLETED:
             return ran
@@ -76,22 +109,38 @@ class Labour:
                 return judged._replace(code="not_valid") if judged.code == "command_failed" else judged
         return ran
 
+    def _wait_for_predecessors(self) -> Outcome | None:
+        predecessors = Predecessors(self._hf.processes, self._job)
+        try:
+            return self._attend(predecessors)
+        finally:
+            predecessors.close()
+
     def _run(self, words: tuple[str, ...], stdin: bytes, what: str) -> Outcome:
         try:
-            command = Command(
-                words, cwd=self._job.workdir, environment=self._environment(), stdin=stdin, told=self._progress.line
+            command = PipedCommand(
+                words,
+                self._hf.processes.trees,
+                cwd=self._job.workdir,
+                environment=self._environment(),
+                stdin=stdin,
+                each_line=self._progress.line,
+                tree=None if self._tree is None else attempt_tree(self._tree.id, self._job.token or 0),
+                within=self._tree,
             )
-        except (NotFound, Unavailable) as error:
+        except Unavailable as error:
             return Outcome(JobStatus.ERROR, error.message, "not_started")
+        early: Outcome | None = None
         try:
             early = self._attend(command)
-        except BaseException:
-            command.stop()
-            command.close()
-            raise
-        if early is not None:
-            command.stop()
-        code = command.close()
+            if early is None and command.unguarded:
+                early = Outcome(JobStatus.ERROR, f"the guardian of {what} was killed: {what} was ended", "command_failed")
+        finally:
+            self._end_tree(command, signs=early is None or not early.lost)
+        try:
+            code = command.close()
+        except (NotFound, Unavailable) as error:
+            return early or Outcome(JobStatus.ERROR, error.message, "not_started")
         if early is not None:
             return early
         said = self._progress.last[:RESULT_CHARS_MAX]
@@ -100,13 +149,22 @@ class Labour:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         return Outcome(JobStatus.ERROR, f"{what} {how}" + (f": {said}" if said else ""), "command_failed")
 
-    def _attend(self, command: Command) -> Outcome | None:
-        """Sleep until it has ended, with signs of life in between; return what ends it before its time."""
+    def _end_tree(self, command: PipedCommand, *, signs: bool) -> None:
+        """End what is left of the command's tree, with signs of life in between: no process of an attempt is left when its
+        verdict is given."""
+        command.end_tree()
+        while not command.wait_for_tree(self._every_s):
+            if signs:
+                # A job that is taken away meanwhile is told of when the verdict is refused.
+                self._beat()
+
+    def _attend(self, subject: Subject) -> Outcome | None:
+        """Sleep until the subject is over, with signs of life in between; return what ends the attempt before."""
         beat_s = time.monotonic() + self._every_s
         ears: Listener | None = None
         away = False
         with ExitStack() as heard:
-            while command.ended() is None:
+            while not subject.over():
                 if ears is None:
                     ears = self._listen(heard)
                     # What became of the job while the store was away is asked for at once: nobody was told.
@@ -115,7 +173,9 @@ class Labour:
                 now_s = time.monotonic()
                 if now_s >= self._end_s:
                     return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
-                left_s, fds = min(beat_s, self._end_s) - now_s, [command.fd, self._stop_fd]
+                left_s = min(beat_s, self._end_s) - now_s
+                left_s = left_s if subject.recheck_s is None else min(left_s, subject.recheck_s)
+                fds = [self._stop_fd] if subject.fd is None else [subject.fd, self._stop_fd]
                 if ears is None:
                     woken = Woken(False, frozenset(readable(fds, min(left_s, _AWAY_S))))
                 else:

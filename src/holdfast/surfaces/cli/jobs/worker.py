@@ -13,6 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, HoldfastError, Lost, Refused, Unavailable, status_of
+from holdfast.processes.shared_tree import SharedTree
 from holdfast.surfaces.cli.jobs.labour import Labour, Outcome, Progress, Way
 from holdfast.surfaces.cli.jobs.options import mirror
 from holdfast.surfaces.cli.outage import Outage
@@ -28,14 +29,17 @@ _LAST_EVENTS_S = 5.0
 
 
 class Worker:
-    """Works on the jobs of a label as this process, whose death puts its job back."""
+    """Works on the jobs of a label as this process. When it dies, its job is put back once all processes of its command are
+    gone. Raises StoreUnavailable when the FIFO of its process tree cannot be made."""
 
     def __init__(self, hf: Holdfast, agent_session: str, way: Way, *, quiet: bool) -> None:
         self._hf = hf
         self._label = agent_session
         self._way = way
         self._quiet = quiet
-        self._me = hf.processes.current(agent_session)
+        # One tree for all jobs, so that the claim is known when a job is picked.
+        self._tree = SharedTree(hf.processes.trees)
+        self._me = hf.processes.of(os.getpid(), agent_session, self._tree.id)
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
         self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
@@ -61,6 +65,7 @@ class Worker:
         self._errand.close(_LAST_EVENTS_S)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._tree.close()
         os.close(self._stop_fd)
 
     def _pick(self, wait_s: float) -> Job | None:
@@ -96,7 +101,8 @@ class Worker:
             return Outcome(None, error.message, lost=True), None
         self._errand.wake(job.job_id)
         progress = Progress(self._hf, kept=self._errand.wake)
-        outcome = Labour(self._hf, job, self._way, stop_fd=self._stop_fd, progress=progress).outcome()
+        labour = Labour(self._hf, job, self._way, stop_fd=self._stop_fd, progress=progress, tree=self._tree)
+        outcome = labour.outcome()
         outcome, following = self._conclude(job, outcome, pick_next=pick_next and not self._stopping)
         self._errand.wake(job.job_id)
         took = f"after {time.monotonic() - begun_s:.1f} s"

@@ -1,0 +1,143 @@
+"""A command in custody that gets its input, and whose output is read line by line, in threads of this process."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.kernel.errors import NotFound, Unavailable
+from holdfast.kernel.limits import TREE_GRACE_S
+from holdfast.processes.command import Command
+from holdfast.processes.shared_tree import SharedTree
+from holdfast.processes.trees import Trees
+
+_OUTPUT_S = 1.0
+"""How long to wait for the last of the output when the tree is gone. A process outside of the tree may have got the pipe, as a
+tmux server can."""
+
+
+class PipedCommand:
+    """A running command with a session of its own, which is ended when this process dies. `each_line` gets each line of its
+    output, in a thread. Raises Unavailable when it cannot be started."""
+
+    recheck_s: float | None = None
+    """Its end is always told by `fd`."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        trees: Trees,
+        *,
+        cwd: str | None,
+        environment: Mapping[str, str],
+        stdin: bytes,
+        each_line: Callable[[bytes], None],
+        tree: str | None = None,
+        within: SharedTree | None = None,
+        grace_s: float = TREE_GRACE_S,
+    ) -> None:
+        self._words = words
+        self._cwd = cwd
+        self._each_line = each_line
+        its_input, self._input = os.pipe()
+        self._output, its_output = os.pipe()
+        try:
+            self._command = Command(
+                words,
+                leader=True,
+                bound=True,
+                cwd=cwd,
+                environment=environment,
+                stdin=its_input,
+                stdout=its_output,
+                tree=tree,
+                within=within,
+                grace_s=grace_s,
+            )
+            self._begin(trees)
+        except BaseException:
+            os.close(self._input)
+            os.close(self._output)
+            raise
+        finally:
+            os.close(its_input)
+            os.close(its_output)
+        self._threads = [
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True),
+            threading.Thread(target=self._read, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._command.pid
+
+    @property
+    def guardian(self) -> int:
+        """The process of its guardian."""
+        return self._command.guardian
+
+    @property
+    def fd(self) -> int:
+        """Readable when there is news of the command."""
+        return self._command.fd
+
+    @property
+    def unguarded(self) -> bool:
+        """Was its guardian killed while it ran?"""
+        return self._command.unguarded
+
+    def over(self) -> bool:
+        """Has the command ended, or lost its guardian? Never waits. Other processes of its tree may live."""
+        return self._command.poll() is not None or self._command.unguarded
+
+    def end_tree(self) -> None:
+        """End what is left of the tree: SIGTERM, the grace, SIGKILL. Does not wait."""
+        self._command.end_tree()
+
+    def wait_for_tree(self, timeout_s: float | None = None) -> bool:
+        """Wait until no process of the tree is left, or the time is up. True when none is left."""
+        return self._command.wait_for_tree(timeout_s)
+
+    def close(self) -> int:
+        """Wait for the last of the output; return the exit status as Python tells it. The tree is gone before.
+
+        Raises NotFound when there is no such command or folder, and Unavailable when it could not be executed.
+        """
+        code = self._command.wait()
+        for thread in self._threads:
+            thread.join(_OUTPUT_S)
+        self._command.close()
+        if self._command.unfit is not None:
+            raise self._refusal(self._command.unfit)
+        return code
+
+    def _begin(self, trees: Trees) -> None:
+        try:
+            self._command.begin(trees, {})
+        except BaseException:
+            self._command.dismiss()
+            raise
+
+    def _refusal(self, why: OSError) -> NotFound | Unavailable:
+        if isinstance(why, FileNotFoundError):
+            missing = (
+                f"the command {self._words[0]}" if self._cwd is None or os.path.isdir(self._cwd) else f"the folder {self._cwd}"
+            )
+            return NotFound(f"{missing} is not there: name one that is", command=self._words[0])
+        where = "" if self._cwd is None else f" in {self._cwd}"
+        return Unavailable(f"{self._words[0]} cannot be started{where}: {why.strerror}", outcome="none")
+
+    def _feed(self, content: bytes) -> None:
+        try:
+            with open(self._input, "wb") as pipe:
+                pipe.write(content)
+        except (BrokenPipeError, ConnectionResetError):
+            # It need not read what it is given.
+            return
+
+    def _read(self) -> None:
+        with open(self._output, "rb") as pipe:
+            for line in pipe:
+                self._each_line(line)

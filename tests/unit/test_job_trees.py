@@ -1,0 +1,244 @@
+"""Jobs whose workers are process trees: what the reaper does about processes that a dead worker left. On every store."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping
+from holdfast.kernel.holder import Holder, Liveness, attempt_tree
+from holdfast.kernel.limits import TREE_GRACE_S
+from holdfast.testing.clock import ManualClock
+from tests.patience import NEVER_S, PATIENCE_S
+from tests.unit.test_jobs_reaping import LABEL, World
+from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
+from tests.unit.test_swap_trees import Trees
+
+__all__ = ["lock_database"]
+
+TREE = "0-7-1001-00112233445566ff"
+
+
+class JobTrees(Trees):
+    """The process trees of a machine, each asked to end at most once."""
+
+    def __init__(self, *living: str) -> None:
+        super().__init__(*living)
+        self.asked_s: dict[str, float | None] = {}
+        """How long ago each was asked; None for a tree that cannot be asked."""
+        self.killed: list[str] = []
+        self.immortal = False
+
+
+class JobSeat(Seat):
+    """The process table of a machine that has process trees too."""
+
+    def __init__(self, machine: Machine, pid: int, trees: JobTrees) -> None:
+        super().__init__(machine, pid)
+        self.trees = trees
+
+    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        return Liveness.ALIVE if self.trees.lives(tree) else Liveness.DEAD
+
+    def ask_tree(self, tree: str) -> float | None:
+        self.trees.asked.append(tree)
+        return self.trees.asked_s.setdefault(tree, 0.0)
+
+    def end_tree(self, tree: str, grace_s: float) -> bool:
+        self.trees.killed.append(tree)
+        if not self.trees.immortal:
+            self.trees.end(tree)
+        return not self.trees.immortal
+
+    def death(self, holder: Holder) -> int | None:
+        first = super().death(holder)
+        return self.trees.watch(holder.tree) if first is None and holder.tree and holder.place == self.here() else first
+
+
+@pytest.fixture(params=[*STORES, "files"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    clock = ManualClock()
+    with closing(open_store(request.param, tmp_path, clock, request)) as store:
+        made = World(store, clock)
+        yield made
+        made.machine.close()
+
+
+@pytest.fixture
+def trees(world: World) -> JobTrees:
+    made = JobTrees(TREE)
+    world.jobs = registry(world, made)
+    return made
+
+
+def registry(world: World, trees: JobTrees, pid: int = 1, machine: Machine | None = None) -> Jobs:
+    place = machine or world.machine
+    place.begin(pid)
+    return Jobs(world.store, world.journal, JobSeat(place, pid, trees))  # type: ignore[arg-type]
+
+
+def orphaned(world: World, **more: Any) -> Job:
+    """A job whose worker is dead, and whose tree lives."""
+    world.register(**more)
+    job = world.pick(replace(world.worker(7), tree=TREE))
+    world.machine.end(7)
+    return job
+
+
+def test_the_store_keeps_the_tree_of_a_claim(world: World) -> None:
+    world.register()
+    holder = replace(world.worker(7), tree=TREE)
+    job = world.pick(holder)
+    assert world.jobs.get_job(job.job_id).claimed_by == holder
+    back = world.jobs.requeue(job.job_id)
+    assert world.jobs.get_job(job.job_id).past_attempts[-1].worker == holder
+    assert back.claimed_by is None
+
+
+def test_a_dead_workers_job_is_put_back_when_its_tree_is_gone(world: World, trees: JobTrees) -> None:
+    job = orphaned(world)
+    assert world.jobs.reap() == []
+    assert world.jobs.pick_pending(LABEL) is None
+    assert (trees.asked[0], trees.killed) == (TREE, [])
+    trees.end(TREE)
+    again = world.pick(world.worker(8))
+    assert (again.job_id, again.attempt, again.deaths) == (job.job_id, 2, 1)
+
+
+def test_looking_at_what_is_abandoned_asks_no_tree(world: World, trees: JobTrees) -> None:
+    orphaned(world)
+    assert world.jobs.abandoned() == []
+    assert trees.asked == []
+
+
+@pytest.mark.parametrize("limits", [{}, {"timeout_sec": 1.0}], ids=["in time", "past its limit"])
+def test_after_the_grace_the_tree_is_killed_and_the_job_put_back(world: World, trees: JobTrees, limits: dict[str, Any]) -> None:
+    orphaned(world, **limits)
+    world.clock.advance(TREE_GRACE_S)
+    assert world.jobs.reap() == []
+    # As after a time in which nobody looked, or as another process asked.
+    trees.asked_s[TREE] = TREE_GRACE_S
+    [back] = world.jobs.reap()
+    assert (trees.killed, back.status, back.deaths) == ([TREE], JobStatus.PENDING, 1)
+
+
+def test_a_tree_that_cannot_be_killed_is_left_alone_for_a_while_and_its_job_ends_by_its_limit(
+    world: World, trees: JobTrees
+) -> None:
+    orphaned(world, timeout_sec=60.0)
+    trees.immortal = True
+    trees.asked_s[TREE] = TREE_GRACE_S
+    for _ in range(3):
+        assert world.jobs.reap() == []
+    # Each try takes seconds, and a busy worker looks every second.
+    assert trees.killed == [TREE]
+    world.clock.advance(61)
+    [ended] = world.jobs.reap()
+    assert (ended.status, ended.error_code) == (JobStatus.ERROR, "timed_out")
+
+
+def test_a_tree_of_another_user_is_ended_by_nobody_and_its_job_by_its_limit(world: World, trees: JobTrees) -> None:
+    orphaned(world, timeout_sec=60.0)
+    trees.asked_s[TREE] = None
+    assert world.jobs.reap() == []
+    world.clock.advance(61)
+    assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
+    assert trees.killed == []
+
+
+def test_all_jobs_of_a_dead_worker_with_a_tree_are_put_back(
+    world: World, trees: JobTrees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 2)
+    holder = replace(world.worker(7), tree=TREE)
+    ids = {world.register().job_id for _ in range(5)}
+    for _ in ids:
+        world.pick(holder)
+    world.machine.end(7)
+    assert world.jobs.reap() == []
+    # One look at each, however many jobs there are.
+    assert trees.asked == [TREE]
+    trees.end(TREE)
+    assert {job.job_id for job in world.jobs.reap()} == ids
+
+
+def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(world: World, trees: JobTrees) -> None:
+    world.register()
+    world.pick(replace(world.worker(7), tree=TREE))
+    trees.end(TREE)
+    assert world.jobs.reap() == []
+    assert trees.asked == []
+
+
+def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(world: World, trees: JobTrees) -> None:
+    world.register(timeout_sec=10.0)
+    job = world.pick(replace(world.worker(7), tree=TREE))
+    world.clock.advance(11)
+    assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
+    assert trees.asked == [attempt_tree(TREE, job.token or 0)]
+
+
+def test_from_another_machine_the_lease_decides_and_no_tree_is_asked(world: World, trees: JobTrees) -> None:
+    far = registry(world, JobTrees(), 3, Machine("host-2"))
+    job = orphaned(world)
+    assert far.reap() == []
+    assert job.lease_s is not None
+    world.clock.advance(job.lease_s + 1)
+    assert [back.status for back in far.reap()] == [JobStatus.PENDING]
+    assert trees.asked == []
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_taking_a_job_from_a_dead_worker_ends_its_tree(world: World, trees: JobTrees, verb: str) -> None:
+    job = orphaned(world)
+    getattr(world.jobs, verb)(job.job_id)
+    assert trees.killed == [TREE]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_taking_a_job_from_a_live_worker_leaves_its_tree_to_it(world: World, trees: JobTrees, verb: str) -> None:
+    world.register()
+    job = world.pick(replace(world.worker(7), tree=TREE))
+    getattr(world.jobs, verb)(job.job_id)
+    assert (trees.asked, trees.killed) == ([], [])
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_end(world: World, trees: JobTrees) -> None:
+    world.register()
+    world.pick(replace(world.worker(7), tree=TREE))
+    was_asked = threading.Event()
+    seat = world.jobs._reaper._processes
+    ask = seat.ask_tree
+    seat.ask_tree = lambda tree: (ask(tree), was_asked.set())[0]  # type: ignore[method-assign,assignment]
+    got: list[Job | None] = []
+    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+    waiter.start()
+    world.machine.end(7)
+    assert was_asked.wait(PATIENCE_S)
+    assert got == []
+    trees.end(TREE)
+    waiter.join(PATIENCE_S)
+    assert [job and job.attempt for job in got] == [2]
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_a_waiting_pick_comes_back_when_the_grace_is_over(world: World, trees: JobTrees) -> None:
+    orphaned(world)
+    trees.asked_s[TREE] = TREE_GRACE_S - 0.2
+    seat = world.jobs._reaper._processes
+    ask = seat.ask_tree
+
+    def later(tree: str) -> float | None:
+        seconds = ask(tree)
+        trees.asked_s[tree] = TREE_GRACE_S
+        return seconds
+
+    seat.ask_tree = later  # type: ignore[method-assign]
+    job = world.jobs.pick_pending(LABEL, wait_s=NEVER_S)
+    assert job is not None and job.attempt == 2
+    assert trees.killed == [TREE]
