@@ -26,6 +26,7 @@ from holdfast.doctor import Finding, Verdict, configured, examine, left, permitt
 from holdfast.doctor.finding import exit_status
 from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.extras import installing
 from holdfast.kernel.holder import Holder
@@ -724,7 +725,8 @@ def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
 
 
 def holder_facts(holder: Holder) -> dict[str, object]:
-    return {name: getattr(holder, name) for name in holder.__struct_fields__}
+    facts: dict[str, object] = json.loads(to_json(holder))
+    return facts
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from holdfast.domains.workflows.remains import Remains, UnseenLoads
 from holdfast.domains.workflows.spaces import SWAP_MARKER
 from holdfast.domains.workflows.wire import ONLY
 from holdfast.kernel.errors import EAgain, Held, LockTimeout
-from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.holder import Holder, Liveness, Survivor
 from tests.patience import PATIENCE_S
 from tests.unit.test_locks import Machine, Seat
 from tests.unit.test_swaps import Swapping, die, stored
@@ -68,8 +68,8 @@ class TreeSeat(Seat):
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         return Liveness.ALIVE if self.trees.lives(tree) else Liveness.DEAD
 
-    def survivors(self, tree: str) -> list[tuple[int, str]]:
-        return [(7, "load.sh")] if self.trees.lives(tree) else []
+    def survivors(self, tree: str) -> list[Survivor]:
+        return [Survivor(7, "load.sh")] if self.trees.lives(tree) else []
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
         self.trees.asked.append(tree)

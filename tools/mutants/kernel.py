@@ -45,10 +45,12 @@ MUTANTS = [
     Mutant("another boot proves death on an embedded store", _HOLDER, f"DEAD if {_ENDED} else Liveness.UNKNOWN", "UNKNOWN"),
     Mutant("another boot proves nothing on a database", _HOLDER, f"DEAD if {_ENDED} else Liveness.UNKNOWN", "DEAD"),
     Mutant("another boot id that is at work proves nothing", _HOLDER, _ENDED, "embedded"),
-    Mutant("another pid namespace is unknown", _HOLDER, "if holder.pid_ns != here.pid_ns:", "if False:"),
-    Mutant("a hidden process is unknown", _HOLDER, "if seen is not None and seen.start_ticks is None:", "if False:"),
+    Mutant("another pid namespace is unknown", _HOLDER, "if holder.pid_ns == here.pid_ns:", "if True:"),
+    Mutant("a hidden process is unknown", _HOLDER, "elif seen.start_ticks is not None:", "else:"),
     Mutant("a zombie is dead", _HOLDER, "seen.zombie or ", ""),
-    Mutant("a pid that is used again is another process", _HOLDER, " or seen.start_ticks != holder.start_ticks:", ":"),
+    Mutant(
+        "a pid that is used again is another process", _HOLDER, " or seen.start_ticks not in (None, holder.start_ticks):", ":"
+    ),
     Mutant(
         "an earlier boot is in sight of an embedded store",
         _HOLDER,
@@ -56,6 +58,9 @@ MUTANTS = [
         "return tuple(here) if embedded",
     ),
     Mutant("of a database only this place is in sight", _HOLDER, " if embedded else tuple(here)", ""),
+    # Process trees.
+    Mutant("a live tree keeps a dead command's claim", _HOLDER, "if alive is Liveness.ALIVE or not holder.tree:", "if True:"),
+    Mutant("a leader is judged without its tree", _HOLDER, "replace(self, tree=UNSET) if self.tree else self", "self"),
     # Tokens.
     Mutant("an era is beyond the last one", _TOKEN, "max(known + 1, seconds)", "max(known, seconds)"),
     Mutant("an era is beyond what a lost copy began", _TOKEN, "max(known + 1, seconds)", "known + 1"),

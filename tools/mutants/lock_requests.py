@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(
         "a death that a descriptor tells of counts",
         _WAITING,
-        "self._known[self._by_fd[fd].id] = Liveness.DEAD",
-        "self._known[self._by_fd[fd].id] = Liveness.ALIVE",
+        "self._known[one.id] = Liveness.DEAD if alone",
+        "self._known[one.id] = Liveness.ALIVE if alone",
     ),
     Mutant(
         "a waiter wakes when a lease runs out",

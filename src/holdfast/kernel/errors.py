@@ -3,7 +3,7 @@
     HoldfastError
       Refused          the state says no
         NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded  ImpossibleTransition
-        AgentEnded
+        AgentEnded  StillRunning
         Untrusted      an agent's record leads to something that must not be controlled by it
           ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch  NotTmuxBacked  TmuxSessionMismatch
           NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
