@@ -102,6 +102,7 @@ class Command:
         self._fd: int | None = None
         self._status: int | None = None
         self._trees: Trees | None = None
+        self._kept: int | None = None
         self.path: str | None = None
         self._executed = False
         self._ending = False
@@ -154,10 +155,14 @@ class Command:
         }
         self.began = True
         self._order(order)
+        # From here on the guardian keeps it. A wrapper that is stopped must not keep what has ended.
+        self._let_go()
 
     def enter(self, trees: Trees) -> str:
         """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
         self.path, self._trees = trees.begin(self.tree), trees
+        # Until the guardian keeps it: the wait for a claim may be long, and a FIFO that nobody keeps is swept.
+        self._kept = None if self.path is None else fifo.keep(self.path)
         if self._within is not None:
             self._within.parts.add(self.tree)
         return self.tree
@@ -249,11 +254,18 @@ class Command:
         if self._over:
             return
         self._over = True
+        self._let_go()
         if self.path is not None and (self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)):
             fifo.end(self.path, remove=True)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
                 os.close(fd)
+
+    def _let_go(self) -> None:
+        """Leave the FIFO to the guardian and the tree."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            os.close(kept)
 
     def _reap_guardian(self) -> int:
         """Wait for the guardian's end; return its exit status."""

@@ -66,6 +66,7 @@ class Custody:
         self._passing.deliver = self.command.pass_on
         caretaker = None if claim is None or hf.store.embedded else _caretaker(hf, self.command, claim)
         self.command.begin(hf.processes.trees, environment, caretaker)
+        hf.processes.trees.sweep()
         status = shell_status(self.command.wait())
         if self.command.unfit is not None:
             self._passing.deliver = drop
