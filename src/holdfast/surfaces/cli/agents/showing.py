@@ -26,7 +26,7 @@ from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 @json_option
 @store_options
 def list_(fresh: bool, limit: int, as_json: bool) -> int:
-    """List agents by name; exit status 7 if there are damaged records, which are survivors_named on stderr."""
+    """List agents by name; exit status 7 if there are damaged records, which are named on stderr."""
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.agents.list_agents(fresh=fresh, limit=limit, damaged=damaged)
