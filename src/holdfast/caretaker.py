@@ -1,7 +1,7 @@
 """Care for a claim whose wrapper was killed while its command works: renew it, and release it when the tree has ended.
 
-A guardian executes this program in its own place (`python -m holdfast.caretaker`), so the tree stays its own. It is needed only
-where a claim lives by its lease, as seen from other machines: on the store's own machine the tree itself keeps the claim.
+A guardian executes this program in its own place (`python -m holdfast.caretaker`), so the tree stays its own. It is needed
+where a claim lives by its lease: as other machines see it, and for agents. On one machine the tree itself keeps other claims.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class _Acts(NamedTuple):
 
 def caretaker_for(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None:
     """The caretaker of a claim; None where the tree alone keeps it."""
-    if hf.store.embedded:
+    if hf.store.embedded and not claim.by_lease:
         return None
     post = _Post(
         claim=claim,

@@ -32,6 +32,7 @@ from tests.tmux_server import tmux_server
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "locks.md",
+    "custody.md",
     "files.md",
     "network.md",
     "agents.md",

@@ -11,5 +11,7 @@ class Claim(Plain, frozen=True, kw_only=True):
     lease_s: float
     name: str = ""
     generation_id: str = ""
+    by_lease: bool = False
+    """Does the end of its lease end it on its own machine too, where its tree is seen to live?"""
     ends_when_lost: bool = False
     """Is the tree ended when the claim is lost?"""

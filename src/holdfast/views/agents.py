@@ -15,7 +15,7 @@ from holdfast.views.why import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
-    "believed": ("good", "its lease is fresh; no process was survivors_named, so nothing more is known"),
+    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
     "unseen": ("wait", "its lease is fresh, but its process is on another machine or in another container"),
     "dead": ("bad", "its process has ended, and nobody has taken its record out"),
     "over": ("bad", "its lease is over: it was not refreshed in time"),
@@ -98,8 +98,8 @@ def agent_names(agents: Agents, entries: Iterable[Entry]) -> dict[str, str]:
 def name_of(agents: Agents, agent_id: str) -> str | None:
     """The name of the agent with that id, without its prefix; None when there is no such agent, it is damaged, or the word is
     the name of another agent."""
-    survivors_named = agents.page(after=(agent_id, ""), limit=1, damaged=[])
-    if survivors_named and bare(survivors_named[0].agent_name) == agent_id:
+    found = agents.page(after=(agent_id, ""), limit=1, damaged=[])
+    if found and bare(found[0].agent_name) == agent_id:
         return None
     try:
         return bare(agents.get(agent_id).agent_name)

@@ -100,8 +100,7 @@ class Oversight:
         check_label(name, "resource")
         check_label(why, "reason")
         self._begin()
-        if end_tree:
-            self._end_trees(name, by)
+        ended = self._end_trees(name, by) if end_tree else []
 
         def body(turns: Turns) -> list[Hold]:
             holds = [hold for hold in turns.table.lock(name).holds if by in (None, hold.by)]
@@ -111,17 +110,19 @@ class Oversight:
             return holds
 
         kicked = self._room.transact(body)
-        if not kicked:
+        if not kicked and not ended:
             whom = "nobody holds" if by is None else f"job {by} does not hold"
             raise NotFound(f"{whom} {name}: `holdfast locks status {name}` shows how it stands", resource=name)
         for hold in kicked:
             self._counting.count(hold.names, "kicks")
             self._lasting.end(hold)
-        return kicked
+        # A wrapper that lives releases the grant itself as soon as its tree has ended.
+        return kicked or ended
 
-    def _end_trees(self, name: str, by: str | None) -> None:
-        held = lock_in(self._store.get(LOCKS, name)).holds
-        for process in [hold.process for hold in held if by in (None, hold.by) and hold.process is not None]:
+    def _end_trees(self, name: str, by: str | None) -> list[Hold]:
+        """End the processes of a resource's holders; return the grants that these had."""
+        held = [hold for hold in lock_in(self._store.get(LOCKS, name)).holds if by in (None, hold.by)]
+        for process in [hold.process for hold in held if hold.process is not None]:
             if not process.tree or not self._processes.end_tree(process.tree, TREE_GRACE_S):
                 raise StillRunning(
                     f"the processes of {name}'s holder cannot be ended from here: end process {process.pid} on host "
@@ -129,6 +130,7 @@ class Oversight:
                     resource=name,
                     pid=process.pid,
                 )
+        return held
 
     def status(self, name: str) -> LockStatus:
         """Who holds a resource and who waits for it."""

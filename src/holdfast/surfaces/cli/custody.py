@@ -64,7 +64,8 @@ class Custody:
         other machines' behalf if this process is killed. `on_end` gets the status as soon as the command has ended, before its
         tree is waited for."""
         self._passing.deliver = self.command.pass_on
-        caretaker = None if claim is None or hf.store.embedded else _caretaker(hf, self.command, claim)
+        alone = claim is None or (hf.store.embedded and not claim.by_lease)
+        caretaker = None if alone or claim is None else _caretaker(hf, self.command, claim)
         self.command.begin(hf.processes.trees, environment, caretaker)
         hf.processes.trees.sweep()
         status = shell_status(self.command.wait())

@@ -195,6 +195,7 @@ def _claim(hf: Holdfast, agent: Agent, lease_s: float | None, on_lost: str) -> C
         lease_s=hf.settings.agents.lease_s if lease_s is None else lease_s,
         name=agent.agent_id,
         generation_id=agent.generation_id,
+        by_lease=True,
         ends_when_lost=on_lost == "term",
     )
 
