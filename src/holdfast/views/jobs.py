@@ -10,7 +10,7 @@ from holdfast.domains.jobs.record import TRANSITIONS, due_at
 from holdfast.domains.jobs.steps import RETRIED
 from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.holder import Processes, probe
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.primitives.journal import redacted
 from holdfast.views.why import Deed, Fact, Tone, Why, known
@@ -139,7 +139,7 @@ def _why(job: Job, processes: Processes, embedded: bool) -> Why:
     tone, state = _state(job)
     worker = ""
     if job.claimed_by is not None:
-        worker = f"pid {job.claimed_by.pid}, {probe(job.claimed_by, processes, embedded=embedded).value}"
+        worker = f"pid {job.claimed_by.pid}, {_state_of(job.claimed_by, processes, embedded)}"
     return Why(
         kind="job",
         name=job.job_id,
@@ -167,6 +167,11 @@ def _why(job: Job, processes: Processes, embedded: bool) -> Why:
         advice=_advice(job),
         deeds=_deeds(job),
     )
+
+
+def _state_of(worker: Holder, processes: Processes, embedded: bool) -> str:
+    whole, alone = (probe(one, processes, embedded=embedded) for one in (worker, worker.leader))
+    return "dead, and processes of its command live" if (whole, alone) == (Liveness.ALIVE, Liveness.DEAD) else whole.value
 
 
 def _state(job: Job) -> tuple[Tone, str]:

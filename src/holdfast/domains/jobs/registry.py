@@ -72,11 +72,11 @@ class Jobs:
     """Delegated work on one store.
 
     Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
-    counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, and one past its
-    limits ends in error; a job that is damaged, or too large to
-    be claimed, holds up no other. Not promised: that work is done once; a job that was put back is
-    done again. What is no error and should be known goes to `warn`, which is a log unless it is set. `limits` are the time
-    limits of a new job whose registrant names none.
+    counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, once no process of
+    its tree is left, and one past its limits ends in error; a job that is damaged, or too large to be claimed, holds up no
+    other. Not promised: that work is done once; a job that was put back is done again. What is no error and
+    should be known goes to `warn`, which is a log unless it is set. `limits` are the time limits of a new job whose registrant
+    names none.
     """
 
     def __init__(
@@ -157,12 +157,13 @@ class Jobs:
     ) -> Job | None:
         """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
 
-        Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that
-        works on it: when it dies, the job is pending again. Where that cannot be seen, as from another machine, the same
-        happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder, as for a one-shot command,
-        only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd` becomes readable. What a holder
-        may have been given by a call that was not answered is put back by its process's next one. Raises InvalidName, and
-        InvalidValue for a `wait_s` that is no number; LockTimeout when another writer kept the store shut until its end.
+        Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that works
+        on it: when it dies, and its process tree if it names one, the job is pending again. Where that cannot be seen, as from
+        another machine, the same happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder,
+        as for a one-shot command, only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd`
+        becomes readable. What a holder may have been given by a call that was not answered is put back by its process's next
+        one. Raises InvalidName, and InvalidValue for a `wait_s` that is no number; LockTimeout when another writer kept the
+        store shut until its end.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:

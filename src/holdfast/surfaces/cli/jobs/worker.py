@@ -37,12 +37,13 @@ class Worker:
         self._label = agent_session
         self._way = way
         self._quiet = quiet
-        # One tree for all jobs, so that the claim is known when a job is picked.
-        self._tree = SharedTree(hf.processes.trees)
-        self._me = hf.processes.of(os.getpid(), agent_session, self._tree.id)
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
         self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        # One tree for all jobs, so that the claim is known when a job is picked. A signal that ended this process before it
+        # could handle it would leave the FIFO behind.
+        self._tree = SharedTree(hf.processes.trees)
+        self._me = hf.processes.of(os.getpid(), agent_session, self._tree.id)
         self._errand = Errand(Courier(hf.job_events), complain=self._say)
         self._outage = Outage(quiet=quiet)
 
