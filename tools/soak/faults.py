@@ -13,6 +13,7 @@ from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.holds import Holds
 from holdfast.primitives.journal import Journal
+from holdfast.processes.trees import Trees
 from tests.histories.bugs import blind
 
 T = TypeVar("T")
@@ -79,8 +80,13 @@ def faithful(draw: random.Random) -> None:
     Holds._look_at = lambda self, holds: {}  # type: ignore[method-assign]
 
 
+def headless(draw: random.Random) -> None:
+    """A tree whose first process has ended is judged dead while others of it live."""
+    Trees.liveness = lambda self, tree, *, in_sight: Liveness.DEAD  # type: ignore[method-assign]
+
+
 _FAULTS: dict[str, Callable[[random.Random], None]] = {
-    fault.__name__: fault for fault in (blind, hasty, silent, forgetful, faithful)
+    fault.__name__: fault for fault in (blind, hasty, silent, forgetful, faithful, headless)
 }
 
 
