@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from holdfast.app import Holdfast
@@ -17,7 +18,7 @@ from tools.soak import tree_process
 from tools.soak.child import Child, settle
 from tools.soak.invocation import environment, program
 
-NAMES = [f"tree-{number}" for number in range(2)]
+NAMES = [f"tree-{number}" for number in range(4)]
 QUEUE = "trees"
 WITNESSES = "trees"
 """The folder of the witnesses."""
@@ -28,7 +29,9 @@ _END_S = 60.0
 _HELD, _LOST, _NO_STORE = 5, 4, 6
 """Exit statuses of `locks run`: not acquired in time; lost; the database is away."""
 _JOB_DONE = (0, 1, 3)
-_LIFE_S = 0.5
+_FIRST_LIFE_S, _LIFE_S = 0.4, 1.5
+"""At most, of the first process of a tree, and of the others: those that outlive it matter most."""
+_EARLY = 0.25
 
 
 class _Shape:
@@ -36,10 +39,10 @@ class _Shape:
 
     def __init__(self, child: Child, *, adopts: bool) -> None:
         draw = child.draw
-        kept = [draw.choice(_KEPT) for _ in range(draw.choice([0, 1, 1, 2]))]
+        kept = [draw.choice(_KEPT) for _ in range(draw.choice([0, 1, 2, 2]))]
         hows = [draw.choice(["plain", "daemon", "deaf"]) for _ in kept]
-        self.others = [f"{one}:{how}:{draw.uniform(0.05, _LIFE_S):.3f}" for one, how in zip(kept, hows, strict=True)]
-        self.seconds = f"{draw.uniform(0.0, _LIFE_S):.3f}"
+        self.others = [f"{one}:{how}:{draw.uniform(0.1, _LIFE_S):.3f}" for one, how in zip(kept, hows, strict=True)]
+        self.seconds = f"{draw.uniform(0.0, _FIRST_LIFE_S):.3f}"
         self.spared = ""
         if "none" in kept:
             # Nothing shows that such a process belongs to the tree but its ancestors: one of the two must stay. Of `jobs run`
@@ -74,8 +77,11 @@ class _Tree:
     def strike(self) -> int | None:
         """Kill some of its processes at some time; return the wrapper's exit status, None if it was killed."""
         try:
+            # Most are struck while the command works, and some while they still start or wait for their turn.
+            if self._child.draw.random() >= _EARLY:
+                self._wait_for_work()
             for _ in range(self._child.draw.choice([0, 1, 2, 3, 4])):
-                self._child.pause(0.35)
+                self._child.pause(0.15)
                 self._look()
                 self._kill()
             return self.end()
@@ -93,13 +99,22 @@ class _Tree:
             status = self._wrapper.wait()
         return None if status == -signal.SIGKILL else status
 
+    def _wait_for_work(self) -> None:
+        while self._wrapper.poll() is None:
+            self._look()
+            if any(self._kind(pid) == _COMMAND for pid in self._found):
+                return
+            time.sleep(0.005)
+
     def _look(self) -> None:
         """Find the processes below those that are known. One whose parent was killed was found before that, or never is."""
-        for pid in list(self._found):
+        below = list(self._found)
+        for pid in below:
             with contextlib.suppress(OSError):
                 for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
                     if int(word) not in self._found:
                         self._open(int(word))
+                        below.append(int(word))
 
     def _open(self, pid: int) -> None:
         with contextlib.suppress(OSError):
@@ -134,7 +149,7 @@ def lock_tree(child: Child, hf: Holdfast) -> bool:
     """A tree under a lock: no other tree has it before the last process of this one has ended."""
     if child.draining:
         return False
-    name, shape = child.draw.choice(NAMES), _Shape(child, adopts=True)
+    [name], shape = child.draw.choices(NAMES, [4, 2, 1, 1]), _Shape(child, adopts=True)
     leftovers = child.draw.choice(["wait", "wait", "keep", "end"])
     words = ["locks", "run", name, "-q", "-w", str(_WAIT_S), "--leftovers", leftovers, "--store", child.url]
     tree = _Tree(child, [*words, "--", *shape.words(child.folder / WITNESSES / name)], shape)
