@@ -80,8 +80,8 @@ class _Tree:
             # Most are struck while the command works, and some while they still start or wait for their turn.
             if self._child.draw.random() >= _EARLY:
                 self._wait_for_work()
-            for _ in range(self._child.draw.choice([0, 1, 2, 3, 4])):
-                self._child.pause(0.15)
+            for _ in range(self._child.draw.choice([0, 2, 3, 4, 5])):
+                self._child.pause(0.12)
                 self._look()
                 self._kill()
             return self.end()
