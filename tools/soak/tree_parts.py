@@ -28,7 +28,8 @@ _WAIT_S = 5
 _END_S = 60.0
 _HELD, _LOST, _NO_STORE = 5, 4, 6
 """Exit statuses of `locks run`: not acquired in time; lost; the database is away."""
-_JOB_DONE = (0, 1, 3)
+_JOB_DONE = (0, 1, 3, _HELD)
+"""Of `jobs run`. A process of the soak that is stopped inside a change keeps a store of files busy for all others."""
 _FIRST_LIFE_S, _LIFE_S = 0.4, 1.5
 """At most, of the first process of a tree, and of the others: those that outlive it matter most."""
 _EARLY = 0.25
