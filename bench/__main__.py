@@ -14,6 +14,7 @@ from bench import (
     report,
     rows_agents,
     rows_cold,
+    rows_custody,
     rows_durable,
     rows_fairness,
     rows_gateway,
@@ -44,6 +45,7 @@ _ROWS = (
     rows_postgres,
     rows_gateway,
     rows_cold,
+    rows_custody,
 )
 FAMILIES = {family.NAME: family.measure for family in _ROWS}
 

@@ -60,15 +60,19 @@ def _contenders(folder: Path) -> list[Contender]:
 
 
 def _contender(name: str, command: list[str], *, durability: str = "", limit: bool = False) -> Contender:
-    return Contender(name, durability, lambda _: _run(command), limit)
+    return Contender(name, durability, lambda _: timed(command), limit)
 
 
-def _run(command: list[str]) -> Sample:
-    # As installed for use: with compiled files, and whatever the caller's shell says to Python left out.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def clean_environment() -> dict[str, str]:
+    """As installed for use: with compiled files, and whatever the caller's shell says to Python left out."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def timed(command: list[str]) -> Sample:
+    """How long a command takes from nothing to its end. Raises RuntimeError when it fails."""
     quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     before = time.perf_counter()
-    pid = os.posix_spawn(command[0], command, environment, file_actions=quiet)
+    pid = os.posix_spawn(command[0], command, clean_environment(), file_actions=quiet)
     _, status = os.waitpid(pid, 0)
     took = time.perf_counter() - before
     if status:

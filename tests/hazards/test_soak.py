@@ -10,11 +10,13 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.kernel.errors import Unavailable
-from tools.soak import supervisor
+from tests.patience import until
+from tools.soak import supervisor, tree_process
 from tools.soak.calls import Answer, Unheard, to_be_repeated
 from tools.soak.child import Board, Child, told
 from tools.soak.outcome import COLUMNS, Plan, Tally
 from tools.soak.parts import PARTS, cast
+from tools.soak.tree_process import overlaps
 
 SECONDS = (8.0, 40.0)
 """How long a soak lasts; the second, where the machine was too busy for enough to happen in the first."""
@@ -68,6 +70,8 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
             break
     else:
         raise AssertionError(done.said)
+    # Trees were killed, and their claims passed on: a tree that began had a witness.
+    assert all(done.kinds[kind]["kills"] >= 1 and done.kinds[kind]["operations"] >= 1 for kind in ("lock_tree", "job_tree"))
     assert sum(counts["kills"] for counts in done.kinds.values()) == done.counts["kills"]
 
 
@@ -85,6 +89,8 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
         ("silent", ["counter"], "the journal tells of holds that are not there"),
         # By the last look, of what a server answered: its clients are told of what is not there.
         ("forgetful", ["caller", "worker"], "a registered job is lost: caller"),
+        # By the first process of a tree: one of the tree before it lives.
+        ("headless", ["lock_tree"], "two trees have tree-"),
     ],
 )
 def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> None:
@@ -112,6 +118,29 @@ def test_two_that_have_one_thing_are_seen(tmp_path: Path) -> None:
             assert not shared
     with other.witness("thing") as now:
         assert now
+
+
+def test_a_process_that_works_after_the_next_tree_began_is_seen() -> None:
+    in_order = ["first 1-7 1 7", "works 1-7 2 8", "first 3-9 3 9", "works 3-9 3 9"]
+    assert overlaps(in_order) == []
+    assert overlaps([*in_order, "works 1-7 2 8"]) == ["process 2 of tree 1-7 worked after tree 3-9 had begun"]
+
+
+def test_a_tree_that_begins_while_another_lives_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "trees").mkdir()
+    words = [sys.executable, "-I", "-S", tree_process.__file__, str(tmp_path / "trees" / "claim"), "first", "0"]
+    assert subprocess.run(words).returncode == 0
+    assert told(tmp_path, "violations") == []
+    with subprocess.Popen([*words[:-1], "600"]) as other:
+        try:
+            until(lambda: f" {other.pid} " in (tmp_path / "trees" / "claim").read_text())
+            assert subprocess.run(words).returncode == 0
+        finally:
+            other.kill()
+    [wrong] = told(tmp_path, "violations")
+    assert f"process {other.pid} of" in str(wrong["what"])
+    assert subprocess.run(words).returncode == 0
+    assert len(told(tmp_path, "violations")) == 1
 
 
 def test_a_token_that_does_not_grow_is_seen(tmp_path: Path) -> None:

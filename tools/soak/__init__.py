@@ -12,8 +12,10 @@ network_parts.py hosts, leases, routers
 flow_parts.py    workflows and swaps
 gateway_parts.py clients of the gateway
 server_parts.py  clients of the servers, over HTTP; calls.py has their calls
+tree_parts.py    commands under claims, whose processes are killed; tree_process.py is the command and its witness
 mcp_parts.py     agents with a `holdfast mcp` each
 journal_parts.py followers, and the watcher that looks at the records all the time
+invocation.py    how a `holdfast` command is started
 programs.py      what runs beside: the gateway, the servers; services.py has the broker and PostgreSQL
 supervisor.py    begins them, kills them by a seeded plan, and lets them run dry
 ending.py        what must be true when nothing moves any more

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak")
     parser.add_argument("--minutes", type=float, default=10.0, help="on each store")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when; drawn and told unless given")
-    parser.add_argument("--store", choices=["sqlite", "postgres"], action="append", help="both unless told")
+    parser.add_argument("--store", choices=["sqlite", "postgres", "files"], action="append", help="the first two unless told")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two blows, on average")
     parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
     parser.add_argument("--part", action="append", default=[], help="these parts alone; all unless told")

@@ -84,7 +84,9 @@ class Board:
 class Child:
     """What a part is given to work with."""
 
-    def __init__(self, url: str, folder: Path, board: Board, slot: int, name: str, life: int, seed: int) -> None:
+    def __init__(
+        self, url: str, folder: Path, board: Board, slot: int, name: str, life: int, seed: int, plant: str = ""
+    ) -> None:
         self.url = url
         self.folder = folder
         self.board = board
@@ -92,6 +94,8 @@ class Child:
         self.name = f"{name}-{life}"
         """Another in each life: what a dead one held is not this one's."""
         self.part = name
+        self.plant = plant
+        """A fault for the commands that it starts."""
         self.draw = random.Random(f"{seed}/{name}/{life}")
         self._lives = life
         self._fresh = True

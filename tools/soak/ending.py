@@ -10,16 +10,20 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.app import Holdfast
 from holdfast.domains.agents.record import AGENTS
 from holdfast.domains.jobs.record import JOBS
+from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+from tests.custody.trees import fifos
 from tests.hazards.network_invariants import replayed, stored
 from tests.patience import until
-from tools.soak import lock_parts, network_parts
+from tools.soak import lock_parts, network_parts, tree_parts, tree_process
 from tools.soak.child import told
 from tools.soak.gateway_parts import AGENT
 
 _PATIENCE_S = 60.0
+_AT_ONCE_S = 5.0
+"""Long enough for a busy machine, and shorter than any lease."""
 
 
 def look(url: str, folder: Path) -> Iterator[str]:
@@ -28,6 +32,7 @@ def look(url: str, folder: Path) -> Iterator[str]:
         hf.holds.sweep()
         hf.network.sweep()
         hf.workflows.sweep()
+        yield from _trees(hf, folder)
         yield from _locks(hf)
         entries = _told(hf)
         yield from _jobs(hf, folder, entries)
@@ -52,6 +57,23 @@ def _told(hf: Holdfast) -> list[Entry]:
 
     until(whole)
     return entries
+
+
+def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
+    """All trees have ended, and no two of one claim at once. What they had can be acquired at once, and no FIFO is left."""
+    witnesses = [path.read_text().splitlines() for path in sorted((folder / tree_parts.WITNESSES).iterdir())]
+    known = {(int(pid), int(start)) for lines in witnesses for _, _, pid, start in map(str.split, lines)}
+    until(lambda: not any(tree_process.lives(pid, start) for pid, start in known))
+    for path in sorted((folder / tree_parts.WITNESSES).iterdir()):
+        for wrong in tree_process.overlaps(path.read_text().splitlines()):
+            yield f"two trees had {path.name}: {wrong}"
+    try:
+        hf.locks.release(hf.locks.acquire(tree_parts.NAMES, by="end", timeout_s=_AT_ONCE_S))
+    except LockTimeout as error:
+        yield f"all trees have ended, and their locks cannot be acquired: {error.message}"
+    hf.processes.trees.sweep(older_than_s=0.0)
+    if left := fifos(hf):
+        yield f"FIFOs of trees are left: {left}"
 
 
 def _locks(hf: Holdfast) -> Iterator[str]:

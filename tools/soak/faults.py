@@ -7,12 +7,15 @@ from copy import copy
 from typing import Any, TypeVar
 from zlib import crc32
 
+from msgspec import UNSET
+
 from holdfast.domains.jobs import reaping
 from holdfast.domains.jobs.registry import Jobs
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.holds import Holds
 from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
 from tests.histories.bugs import blind
 
 T = TypeVar("T")
@@ -79,8 +82,14 @@ def faithful(draw: random.Random) -> None:
     Holds._look_at = lambda self, holds: {}  # type: ignore[method-assign]
 
 
+def headless(draw: random.Random) -> None:
+    """A claim of a command names its first process and not its tree."""
+    real = Procfs.of
+    Procfs.of = lambda self, pid, label="", tree=UNSET: real(self, pid, label)  # type: ignore[method-assign]
+
+
 _FAULTS: dict[str, Callable[[random.Random], None]] = {
-    fault.__name__: fault for fault in (blind, hasty, silent, forgetful, faithful)
+    fault.__name__: fault for fault in (blind, hasty, silent, forgetful, faithful, headless)
 }
 
 

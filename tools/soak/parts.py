@@ -17,6 +17,7 @@ from tools.soak import (
     mcp_parts,
     network_parts,
     server_parts,
+    tree_parts,
 )
 from tools.soak.child import Child
 
@@ -49,6 +50,8 @@ PARTS = [
     Part("caller", server_parts.caller, 3),
     Part("fetcher", server_parts.fetcher, 2),
     Part("mcp", mcp_parts.mcp, 2, struck=0.3),
+    Part("lock_tree", tree_parts.lock_tree, 4, struck=0.3),
+    Part("job_tree", tree_parts.job_tree, 2, struck=0.3),
     Part("follower", journal_parts.follower, 2),
     Part("watcher", journal_parts.watcher, 1, struck=0.0),
 ]

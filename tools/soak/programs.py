@@ -4,7 +4,6 @@ Each can be killed, stopped and continued, ended, and started again.
 """
 
 import contextlib
-import os
 import select
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from tests.ports import spare_port
 from tests.stores import postgres_server
 from tools.soak.child import settle_first
 from tools.soak.gateway_parts import AGENT
+from tools.soak.invocation import environment, program
 from tools.soak.outcome import Plan
 from tools.soak.services import Database, MessageBroker
 
@@ -28,14 +28,6 @@ _NO_STORE = 6
 """The exit status of a command that does not reach its store: the database is away."""
 
 
-_ROOT = Path(__file__).parent.parent.parent
-_PLANTED = """
-import random, sys
-from holdfast.surfaces.cli import entry
-from tools.soak.faults import plant
-plant(sys.argv.pop(1), random.Random())
-entry.main()
-"""
 _NEEDED = {"broker": ("courier",), "gateway": ("client",), "server": ("caller", "fetcher")}
 """Whom each is for."""
 
@@ -93,12 +85,15 @@ class Command:
         self.serves = self.stopped = False
         self._folder = folder
         self._log = folder / f"{kind}.log"
-        self._words = [sys.executable, *(["-c", _PLANTED, plant] if plant else ["-m", "holdfast.surfaces.cli.entry"]), *words]
+        self._words = [*program(plant), *words]
         self._said = said
         gateways = str(folder / "gateways")
-        self._environment = {**os.environ, "HOLDFAST_STORE": url, "HOLDFAST_GATEWAY_ROOT": gateways, "LC_ALL": "C.UTF-8"}
-        if plant:
-            self._environment["PYTHONPATH"] = str(_ROOT)
+        self._environment = {
+            **environment(plant),
+            "HOLDFAST_STORE": url,
+            "HOLDFAST_GATEWAY_ROOT": gateways,
+            "LC_ALL": "C.UTF-8",
+        }
         self._process: subprocess.Popen[str] | None = None
         self._ending = False
         self._late_s = 0.0
@@ -190,7 +185,7 @@ def programs(plan: Plan, folder: Path) -> Iterator[tuple[str, list[Program]]]:
             url = database.database()
             found.append(Database(database))
         else:
-            url = f"sqlite:{folder}/store.sqlite"
+            url = f"files:{folder}/store" if plan.store == "files" else f"sqlite:{folder}/store.sqlite"
         for program in _beside(plan, folder, url):
             stack.callback(program.kill)
             program.up()

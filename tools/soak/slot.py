@@ -26,7 +26,7 @@ class Slot:
 
     def begin(self, plan: Plan, url: str, folder: Path, board: Board) -> None:
         """Fork: everything is loaded already, and nothing is open yet."""
-        child = Child(url, folder, board, self.number, self.name, self.life, plan.seed)
+        child = Child(url, folder, board, self.number, self.name, self.life, plan.seed, plan.plant)
         self.killed = self.stopped = False
         self.pid = os.fork()
         if not self.pid:

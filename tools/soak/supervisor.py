@@ -4,6 +4,7 @@ import random
 import time
 from pathlib import Path
 
+from tools.soak import tree_parts
 from tools.soak.child import DRAIN, Board, Child, hurry, told
 from tools.soak.outcome import Outcome, Plan, Tally
 from tools.soak.parts import cast, load
@@ -25,6 +26,7 @@ class Supervisor:
         self._plan = plan
         self._folder = folder
         (folder / "witnesses").mkdir()
+        (folder / tree_parts.WITNESSES).mkdir()
         load()
         self._slots = [Slot(number, part, name) for number, (part, name) in enumerate(cast(plan.share, plan.parts))]
         self._board = Board(len(self._slots))

@@ -1,0 +1,196 @@
+"""A command under a lock: what `holdfast locks run` costs at the start, when the lock passes on, and in memory."""
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from bench import work
+from bench.measure import Contender, Lab, Sample, find, ratio, spread
+from bench.report import Row, Verdict
+from bench.rows_cold import clean_environment, timed
+from holdfast.app import connect
+from holdfast.primitives.locks.record import LOCK_WAITS
+
+NAME = "custody"
+
+_STARTS = 40
+_QUICK_STARTS = 3
+_KILLS = 20
+_QUICK_KILLS = 2
+_HAND_OVER_TARGET_MS = 20
+_MEMORY_TARGET_MB = 15
+_SETTLE_S = (0.05, 0.10)
+"""How long the second waits before the first is killed, so that a poll would meet the kill anywhere."""
+_TIMEOUT_S = 30.0
+_OURS = "holdfast locks run"
+_UNGUARDED = "holdfast locks run, guardian killed too"
+_FLOCK = "flock(1)"
+_PYTHON = "python -c pass"
+_TREE = "the last process of the tree"
+
+
+def measure(lab: Lab) -> list[Row]:
+    return [_start(lab), _hand_over(lab)]
+
+
+def _ours(folder: Path) -> list[str]:
+    program = str(Path(sys.executable).with_name("holdfast"))
+    return [program, "locks", "run", "--quiet", "--store", f"sqlite:{folder / work.STORE}", "one", "--"]
+
+
+def _theirs(folder: Path) -> list[str]:
+    # Without --close: the command inherits the lock, which then ends with the last process of the tree, as ours does.
+    return ["/usr/bin/flock", str(folder / "file")]
+
+
+def _start(lab: Lab) -> Row:
+    starts = _QUICK_STARTS if lab.quick else _STARTS
+    with lab.folder() as folder:
+        contenders = [
+            Contender(_OURS, _TREE, lambda _: timed([*_ours(folder), "/bin/true"])),
+            Contender(_FLOCK, _TREE, lambda _: timed([*_theirs(folder), "/bin/true"])),
+            Contender(_PYTHON, "", lambda _: timed([sys.executable, "-c", "pass"]), limit=True),
+        ]
+        # The first turn makes the store and fills the caches of the file system, and is not kept.
+        lab.interleave(contenders, rounds=1, shared=folder)
+        series = lab.interleave(contenders, rounds=starts, shared=folder)
+    ours, theirs, bare = series
+    return Row(
+        name="custody-start",
+        title="Run a command under a lock",
+        says=f"From nothing to the end of `true` under a free lock of an existing store, {starts} times each in turn. flock(1) "
+        "is a small C program with one system call to make; an interpreter that does nothing is there to compare.",
+        series=series,
+        verdicts=[
+            Verdict("time, `holdfast locks run` to `flock`", "", ratio(ours, theirs, lambda sample: sample.p50_s), None),
+            Verdict("time, `holdfast locks run` to `python -c pass`", "", ratio(ours, bare, lambda sample: sample.p50_s), None),
+            Verdict("`holdfast locks run` in ms", "", ours.spread(lambda sample: sample.p50_s * 1000), None),
+        ],
+        kind="time",
+        column="the lock ends with",
+        logarithmic=True,
+    )
+
+
+def _hand_over(lab: Lab) -> Row:
+    kills = _QUICK_KILLS if lab.quick else _KILLS
+    memory: list[int] = []
+    contenders = [
+        Contender(_OURS, _TREE, partial(_kill, kind=(_ours, _waits_for_ours), memory=memory)),
+        Contender(_UNGUARDED, _TREE, partial(_kill, kind=(_ours, _waits_for_ours), unguarded=True)),
+        Contender(_FLOCK, _TREE, partial(_kill, kind=(_theirs, _waits_for_theirs)), limit=True),
+    ]
+    series = lab.interleave(contenders, rounds=kills)
+    verdicts = []
+    for name in (_OURS, _UNGUARDED):
+        if (found := find(series, name)) is not None:
+            took = found.spread(lambda sample: sample.p50_s * 1000)
+            reached = took.median <= _HAND_OVER_TARGET_MS
+            verdicts.append(Verdict(f"{name}: ms to the next command", f"at most {_HAND_OVER_TARGET_MS}", took, reached))
+    held = spread(size / 1e6 for size in memory)
+    what = "memory of a waiting `holdfast locks run` with its guardian in MB (PSS)"
+    verdicts.append(Verdict(what, f"at most {_MEMORY_TARGET_MB}", held, held.median <= _MEMORY_TARGET_MB))
+    return Row(
+        name="custody-killed",
+        title="Wrapper and command killed with -9 to the next command running",
+        says="A command runs under the lock, and another waits for it. The program that took the lock is killed first, so only "
+        "the end of the command's tree can tell. Then the command is killed, and the time is taken until the next command has "
+        f"written a line. {kills} times each in turn. The next flock(1) has been executed already and only the command has to "
+        "be; so has `locks run`.",
+        series=series,
+        verdicts=verdicts,
+        kind="time",
+        column="the lock ends with",
+        logarithmic=True,
+    )
+
+
+def _kill(
+    folder: Path,
+    *,
+    kind: tuple[Callable[[Path], list[str]], Callable[[Path], bool]],
+    unguarded: bool = False,
+    memory: list[int] | None = None,
+) -> Sample:
+    words, waits = kind
+    with ExitStack() as stack:
+        holder = _started(stack, [*words(folder), "/bin/sh", "-c", "echo $$; exec sleep infinity"])
+        command = int(_line(holder))
+        command_fd = os.pidfd_open(command)
+        stack.callback(os.close, command_fd)
+        stack.callback(_end, command_fd)
+        guardian = _children(holder.pid)[0]
+        waiter = _started(stack, [*words(folder), "/bin/echo", "runs"])
+        holder.kill()
+        holder.wait()
+        if unguarded:
+            os.kill(guardian, signal.SIGKILL)
+        _until(partial(waits, folder))
+        if memory is not None:
+            memory.append(_memory_of([waiter.pid, *_children(waiter.pid)]))
+        time.sleep(random.uniform(*_SETTLE_S))
+        killed_at = time.perf_counter()
+        _end(command_fd)
+        _line(waiter)
+        took = time.perf_counter() - killed_at
+        waiter.wait(_TIMEOUT_S)
+    return Sample(rate=1 / took, p50_s=took, worst_s=took, share=1.0)
+
+
+def _started(stack: ExitStack, words: list[str]) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(words, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    return process
+
+
+def _line(process: "subprocess.Popen[bytes]") -> bytes:
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], _TIMEOUT_S)[0]:
+        raise RuntimeError("no word from a command: what it said is above")
+    return process.stdout.readline()
+
+
+def _until(met: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + _TIMEOUT_S
+    while not met():
+        if time.monotonic() > end_s:
+            raise RuntimeError("the second never waited for the lock: what it said is above")
+        time.sleep(0.02)
+
+
+def _waits_for_ours(folder: Path) -> bool:
+    with connect(f"sqlite:{folder / work.STORE}") as hf:
+        return bool(hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS]))
+
+
+def _waits_for_theirs(folder: Path) -> bool:
+    """Does the kernel list a process behind the one that has the lock?"""
+    inode = str((folder / "file").stat().st_ino)
+    waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return any(word.endswith(f":{inode}") for line in waiting for word in line.split())
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _memory_of(pids: list[int]) -> int:
+    """The memory of some processes in bytes, in which each page that n processes share counts as 1/n."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def _end(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return
