@@ -277,3 +277,22 @@ def test_an_agent_in_a_pane_is_no_part_of_the_tree_that_started_it(bench: AgentB
     around = Path(f"/proc/{agent.holder.pid}/environ").read_bytes().split(b"\0")
     assert f"HOLDFAST_CUSTODY={agent.holder.tree}".encode() in around
     bench.kill(agent, bench.tmux.pane_pid("HOLDFAST-gpu"))
+
+
+@pytest.mark.parametrize("how", ["killed", "kept"])
+def test_the_lease_is_renewed_without_the_wrapper(bench: AgentBench, how: str) -> None:
+    """The guardian becomes the caretaker, which removes the record when the last process is gone."""
+    words = ("--lease", "5", *(("--leftovers", "keep") if how == "kept" else ()))
+    with Survived(bench, "exits" if how == "kept" else "keeps", *words) as first:
+        agent = first.agent
+        if how == "killed":
+            first.process.kill()
+        first.process.wait(PATIENCE_S)
+        # Once its own lease is over, only a renewed one keeps the id.
+        until(lambda: bench.hf.store.now() > agent.lease_expires_at)
+        assert second(bench) == 4
+        assert bench.hf.agents.get(agent.agent_id).generation_id == agent.generation_id
+        for pid in (first.pid, first.child):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not bench.hf.agents.list_agents())

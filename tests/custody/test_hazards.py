@@ -115,6 +115,17 @@ def test_explain_names_the_survivors_and_kick_ends_them(sqlite: Bench) -> None:
     assert sqlite.nothing_left()
 
 
+def test_kick_ends_the_tree_under_a_live_wrapper(sqlite: Bench) -> None:
+    """The wrapper releases the lock by itself then, so nobody may hold it any more when it is to be taken away."""
+    first, pid = sqlite.hold("r", "--by", "one")
+    with deaths([pid]) as (head,):
+        done = sqlite("locks", "kick", "r", "--why", "over", "--end-tree")
+        assert done.status == 0 and done.out.startswith("took r from one")
+        head.wait()
+    assert end(first)[0] in (4, 128 + signal.SIGTERM)
+    assert sqlite.nothing_left()
+
+
 def test_kick_without_the_tree_leaves_the_processes(sqlite: Bench) -> None:
     first, pid = sqlite.hold("r", "--by", "one", "--on-lost", "ignore")
     assert sqlite("locks", "kick", "r", "--why", "over").status == 0
