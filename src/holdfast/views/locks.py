@@ -111,7 +111,8 @@ def process_words(process: Holder | None, alive: Alive) -> str:
     if process is None:
         return "no process"
     label = f" {process.label}" if process.label else ""
-    return f"pid {process.pid}{label}, {'cannot be seen from here' if alive is Alive.UNKNOWN else alive.value}"
+    what = "tree of pid" if process.tree else "pid"
+    return f"{what} {process.pid}{label}, {'cannot be seen from here' if alive is Alive.UNKNOWN else alive.value}"
 
 
 def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:

@@ -22,11 +22,13 @@ def span(begin: datetime, end: datetime) -> str:
 
 
 def process_words(process: Holder | None, alive: Alive) -> str:
-    """A process and what is known of it: `process 4242 "make", alive`."""
+    """A holder and what is known of it: `process 4242 "make", alive`, or `tree of process 4242 "make", alive`."""
     if process is None:
         return "no process"
     label = f' "{process.label}"' if process.label else ""
-    return f"process {process.pid}{label}, {alive_words(process, alive)}"
+    # Where the command is dead, other processes of its tree live.
+    what = "tree of process" if process.tree else "process"
+    return f"{what} {process.pid}{label}, {alive_words(process, alive)}"
 
 
 def alive_words(process: Holder | None, alive: Alive) -> str:
