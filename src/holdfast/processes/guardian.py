@@ -46,9 +46,16 @@ _CANNOT_BE_IGNORED = (signal.SIGKILL, signal.SIGSTOP)
 
 def become_subreaper() -> None:
     """Let orphans of this process's tree become its children. It stays so when another program is executed."""
-    import ctypes
+    # Loading `ctypes` takes 3.6 ms, and the extension module below it 0.5 ms. Wrapper and guardian both load it.
+    try:
+        from _ctypes import call_function, dlopen, dlsym
+    except ImportError:
+        import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    else:
+        program = dlopen(None, 0)  # type: ignore[arg-type]
+        call_function(dlsym(program, "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def above_streams(fd: int) -> int:
