@@ -266,7 +266,10 @@ def test_a_pick_that_waits_for_a_tree_without_its_fifo_rests(stage: Stage) -> No
         before = used_by(waiter.pid)
         Event().wait(4)
         assert stage.alive() != []
-        assert used_since(before, waiter.pid).is_rest(4)
+        # A loop would take all of the time. How often it slept says less: a look at all processes sleeps where one is about
+        # to execute another program.
+        used = used_since(before, waiter.pid)
+        assert used.cpu_s < 1, used
         assert waiter.communicate(timeout=PATIENCE_S)[0]
         assert stage.alive() == []
     finally:
