@@ -26,6 +26,7 @@ LEFTOVERS = ("wait", "keep", "end")
 """What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
 
 Stream = int | IO[bytes] | None
+_PROGRAM = os.path.join(os.path.dirname(guardians.__file__), "guardian_program.py")
 
 
 class Command:
@@ -76,7 +77,7 @@ class Command:
                 os.set_inheritable(fd, adopts)
             # posix_spawn(3) would be as fast, but glibc's ignores two signals in the child, and so in the command.
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", guardians.__file__, str(orders), str(said), str(group)],
+                [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(group)],
                 env={**around, **own},
                 stdin=stdin,
                 stdout=stdout,

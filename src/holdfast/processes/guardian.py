@@ -1,8 +1,8 @@
 """The guardian of a command: a small process between the wrapper and the command, which knows when the last process is gone.
 
 It is a child subreaper: whatever the command starts, also a daemon that has left its parent, becomes the guardian's child in
-the end. So it ends exactly when the tree has. It runs as `python -I -S guardian.py`, without the rest of the program, and has
-a process group of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
+the end. So it ends exactly when the tree has. It runs as `python -I -S guardian_program.py`, without the
+rest of the program, and has a process group of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
 
 The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a wrapper. It writes lines to the
 wrapper: `pid N` of the process that becomes the command, `unfit ERRNO` if it cannot be executed and `executed` if it was,
@@ -16,8 +16,11 @@ import errno
 import marshal
 import os
 import select
-import sys
 import time
+
+from holdfast.processes import fifo
+from holdfast.processes import kill as killing
+from holdfast.processes.scan import GUARDIAN, descendants, stat
 
 # Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as everything else here.
 TYPE_CHECKING = False
@@ -27,14 +30,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 else:
     import _signal as signal
-
-if __name__ == "__main__":
-    # This process was started without the folders of installed packages.
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-
-from holdfast.processes import fifo  # noqa: E402
-from holdfast.processes import kill as killing  # noqa: E402
-from holdfast.processes.scan import GUARDIAN, descendants, stat  # noqa: E402
 
 LEAVE = b"leave"
 EXIT_UNTOLD = 125
@@ -349,7 +344,3 @@ def _execute(command: list[str]) -> NoReturn:
 
     # A script without a first line that names its interpreter is the shell's, as for execvp(3).
     os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
