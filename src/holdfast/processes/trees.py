@@ -95,6 +95,9 @@ class Trees:
         fd = self.kept(tree)
         if fd is not None or not _ID.match(tree):
             return fd
+        if self._kept(tree) is False:
+            # The wrapper of a tree that ended may live for long, as when it is stopped.
+            return None
         if (wrapper := _wrapper_of(tree)) is not None:
             try:
                 return os.pidfd_open(wrapper)
