@@ -78,7 +78,7 @@ def main() -> None:
         guard.rest([])
     over.set()
     if post.fifo is not None:
-        fifo.end(post.fifo, remove=True)
+        fifo.end(post.fifo)
     care.join()
 
 

@@ -15,6 +15,7 @@ from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import NotFound, ProcessDead, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.views.agents import line_of, why_agent
+from tests.custody.trees import Death
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 from tests.surfaces.agent_bench import AgentBench, agent_bench
@@ -53,14 +54,14 @@ class Survived:
         self.bench = bench
         self.process = bench.run("gpu", *words, "--", sys.executable, "-c", SURVIVED, how)
         self.pid, self.child = map(int, line(self.process).split())
+        self._deaths = [Death(pid) for pid in (self.pid, self.child) if not gone(pid)]
 
     def __enter__(self) -> "Survived":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in (self.pid, self.child):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        while self._deaths:
+            self._deaths.pop().close()
 
     @property
     def agent(self) -> Agent:
@@ -292,7 +293,5 @@ def test_the_lease_is_renewed_without_the_wrapper(bench: AgentBench, how: str) -
         until(lambda: bench.hf.store.now() > agent.lease_expires_at)
         assert second(bench) == 4
         assert bench.hf.agents.get(agent.agent_id).generation_id == agent.generation_id
-        for pid in (first.pid, first.child):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        first.__exit__()
         until(lambda: not bench.hf.agents.list_agents())

@@ -14,6 +14,7 @@ import pytest
 from holdfast.access import PRIVATE
 from holdfast.processes.scan import stat
 from holdfast.processes.trees import Trees
+from tests.custody.trees import end_left
 from tests.hazards.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
@@ -111,8 +112,8 @@ def stages(tmp_path: Path) -> Iterator[list[Stage]]:
         if stage.gate.process is not None:
             stage.gate.kill()
         for name in ("program", "grandchild"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                os.kill(int((stage.folder / name).read_text()), signal.SIGKILL)
+            with suppress(FileNotFoundError):
+                end_left(int((stage.folder / name).read_text()), stage.folder)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.app import Holdfast, connect
 from holdfast.domains.workflows import Workflow
+from tests.custody.trees import end_left
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of, used_by, used_since
 from tests.surfaces.command import CommandLine
@@ -114,8 +115,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         finally:
             for process in made.started:
                 put_down(process)
-            for pid in filter(lives, made.pids):
-                os.kill(pid, signal.SIGKILL)
+            for pid in made.pids:
+                end_left(pid, tmp_path)
 
 
 def lives(pid: int) -> bool:

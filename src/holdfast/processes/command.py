@@ -257,7 +257,8 @@ class Command:
         self._over = True
         self._let_go()
         if self.path is not None and (self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)):
-            fifo.end(self.path, remove=True)
+            fifo.end(self.path)
+            fifo.remove(self.path)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
                 os.close(fd)

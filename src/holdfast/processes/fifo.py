@@ -77,8 +77,9 @@ def asked_at(path: str) -> float | None:
     return found.st_mtime if found.st_mode & _ASKED else None
 
 
-def end(path: str, *, remove: bool) -> None:
-    """Say that the tree ended in order. Remove its FIFO too, unless a wrapper lives that does: until then the FIFO tells."""
+def end(path: str) -> None:
+    """Say that the tree ended in order. Observers read that from the FIFO, so it stays until a wrapper or a sweep removes it:
+    without it each of them would have to scan for the mark."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -86,9 +87,15 @@ def end(path: str, *, remove: bool) -> None:
         return
     try:
         os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(os.fstat(fd).st_mode) | _ENDED)
-        if remove:
-            os.unlink(path)
     except OSError:
         return
     finally:
         os.close(fd)
+
+
+def remove(path: str) -> None:
+    """Remove the FIFO of a tree that has ended, if it is there."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return

@@ -203,10 +203,10 @@ def main(arguments: list[str]) -> None:
     _attend(guard, wrapper, order, executed)
     if order["fifo"] is not None:
         # Before this process lets go of it: whoever is woken by that finds that the tree is over.
-        fifo.end(order["fifo"], remove=wrapper.is_gone())
+        fifo.end(order["fifo"])
     if order["shared_fifo"] is not None and wrapper.is_gone():
         # Nobody will begin another command in this tree.
-        fifo.end(order["shared_fifo"], remove=True)
+        fifo.end(order["shared_fifo"])
     os._exit(0)
 
 

@@ -19,4 +19,4 @@ class SharedTree:
     def close(self) -> None:
         """Remove the tree's FIFO. Where a part of it still lives, the guardian of that part does so."""
         if self.path is not None and not self.parts:
-            fifo.end(self.path, remove=True)
+            fifo.remove(self.path)

@@ -177,7 +177,7 @@ class Trees:
         return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
-        """Remove the FIFOs of trees whose wrapper and guardian were both killed; return how many there were."""
+        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many there were."""
         if self._folder is None:
             return 0
         removed = 0
@@ -188,7 +188,7 @@ class Trees:
         for name in names:
             try:
                 path = self._folder / name
-                old = time.time() - path.stat().st_mtime >= older_than_s
+                old = time.time() - path.stat().st_ctime >= older_than_s
                 if old and self.liveness(name, in_sight=True) is Liveness.DEAD:
                     path.unlink()
                     removed += 1
