@@ -109,10 +109,13 @@ def _acts(hf: Holdfast, claim: Claim) -> _Acts:
         workflows = hf.workflows
         return _Acts(partial(workflows.renew, claim.name, claim.token), partial(workflows.release, claim.name, claim.token))
     agents, names = hf.agents, (claim.name, claim.generation_id)
-    return _Acts(
-        partial(agents.refresh, *names, token=claim.token, lease_s=claim.lease_s),
-        partial(agents.remove, *names, token=claim.token),
-    )
+
+    def remove() -> None:
+        agent = agents.get(claim.name)
+        agents.remove(*names, token=claim.token)
+        agents.clear_after(agent)
+
+    return _Acts(partial(agents.refresh, *names, token=claim.token, lease_s=claim.lease_s), remove)
 
 
 if __name__ == "__main__":

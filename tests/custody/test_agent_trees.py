@@ -115,7 +115,9 @@ def test_with_its_wrapper_killed_too_the_next_takes_over_when_the_last_process_e
         bench.tree_ends(agent)
         assert second(bench) == 0
         assert (bench.folder / "second").exists()
-        assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+        if guardian:
+            # Otherwise the caretaker may have removed the record before.
+            assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
 
 
 def _parent(pid: int) -> int:
@@ -230,8 +232,8 @@ def test_leftovers_are_waited_for_kept_or_ended(bench: AgentBench) -> None:
         assert second(bench) == 4
         os.kill(first.child, signal.SIGKILL)
         bench.tree_ends(agent)
+        until(lambda: not bench.hf.agents.list_agents() and not bench.own_folders())
         assert second(bench) == 0
-        assert bench.own_folders() == []
     with Survived(bench, "exits") as first:
         until(lambda: gone(first.pid))
         with pytest.raises(subprocess.TimeoutExpired):

@@ -4,6 +4,7 @@ import os
 import signal
 
 from holdfast.kernel.errors import EAgain
+from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.surfaces.cli.tour.stage import Process, Stage
 
 _TUNING = 'echo $$; until [ -e "$HOLDFAST_PREEMPT_FILE" ]; do sleep 0.1; done'
@@ -38,16 +39,20 @@ def _kill(stage: Stage) -> None:
     except EAgain:
         refused = True
     stage.holds(refused, "until then nothing could begin with another recipe")
+    marker = stage.hf.workflows.swap_status().marker
     swap.send_signal(signal.SIGKILL)
     swap.wait()
+    # Its guardian ends what it was loading with. Until the last process is gone, the swap counts as under way.
+    if marker is not None and marker.holder.tree:
+        stage.hf.processes.trees.wait_for_end(marker.holder.tree, TREE_GRACE_S)
     status = stage.hf.workflows.swap_status()
     stage.holds(
         status.marker is None and status.current is None and status.unknown is not None and status.unknown.recipe == "mixtral",
-        "the next one who looked cleared what it left; it is unknown what is loaded, so no work begins by mistake",
+        "its guardian ended the load; the next one who looked cleared what was left. It is unknown what is loaded, so no work "
+        "begins by mistake",
     )
     orphans = [event for event in stage.hf.workflows.swap_log() if event.event == "orphan_marker_cleared"]
     stage.holds(len(orphans) == 1, "the swap log tells of it, once (`holdfast swap log`)")
-    # What it was loading with was sent SIGTERM by the kernel; its end closes the pipe.
     stage.outcome(swap)
 
 
