@@ -76,9 +76,10 @@ def main() -> None:
     care.start()
     while guard.reap():
         guard.rest([])
-    over.set()
     if post.fifo is not None:
+        # First: what is released, or cleared away, belongs to a tree that has ended.
         fifo.end(post.fifo)
+    over.set()
     care.join()
 
 

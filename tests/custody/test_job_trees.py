@@ -206,7 +206,8 @@ def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gon
     assert done(second) == 0
     stage.check_second_attempt(job_id)
     if victims == "worker":
-        # The guardian removed the FIFOs of the first, and the second worker its own.
+        # Those of the first worker and its command tell that they have ended, until a sweep.
+        assert stage.hf.processes.trees.sweep(older_than_s=0) == 2
         assert stage.fifos() == []
 
 

@@ -13,6 +13,7 @@ class SharedTree:
     def __init__(self, trees: Trees) -> None:
         self.id = new_id()
         self.path = trees.begin(self.id)
+        trees.sweep()
         self.parts: set[str] = set()
         """The trees of commands that may have live processes."""
 
