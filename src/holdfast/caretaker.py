@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.app import Holdfast, connect
+from holdfast.configuration import state_folder
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.processes import fifo
@@ -111,8 +112,18 @@ def _acts(hf: Holdfast, claim: Claim) -> _Acts:
     agents, names = hf.agents, (claim.name, claim.generation_id)
     return _Acts(
         partial(agents.refresh, *names, token=claim.token, lease_s=claim.lease_s),
-        partial(agents.remove, *names, token=claim.token),
+        partial(_remove_agent, hf, claim),
     )
+
+
+def _remove_agent(hf: Holdfast, claim: Claim) -> None:
+    """Remove an agent's record, and the folder that was made for its generation: nobody finds that without a record."""
+    from holdfast.adapters.generation_folders import GenerationFolders
+
+    root = hf.agents.get(claim.name).runtime.session_root
+    hf.agents.remove(claim.name, claim.generation_id, token=claim.token)
+    if root is not None:
+        GenerationFolders(lambda: state_folder(os.environ)).remove(root, claim.name, claim.generation_id)
 
 
 if __name__ == "__main__":
