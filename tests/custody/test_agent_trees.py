@@ -113,11 +113,14 @@ def test_with_its_wrapper_killed_too_the_next_takes_over_when_the_last_process_e
         assert not gone(first.child) and not (bench.folder / "second").exists()
         os.kill(first.child, signal.SIGKILL)
         bench.tree_ends(agent)
+        if not guardian:
+            # It cared for the record in the place of the wrapper, and removes it.
+            bench.told("agent.removed", agent.agent_id)
         assert second(bench) == 0
         assert (bench.folder / "second").exists()
         if guardian:
-            # Otherwise the caretaker may have removed the record before.
             assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+        until(lambda: bench.own_folders() == [])
 
 
 def _parent(pid: int) -> int:
@@ -130,7 +133,7 @@ def test_killing_the_wrapper_leaves_the_record_while_the_command_lives(bench: Ag
         first.process.kill()
         first.process.wait(PATIENCE_S)
         assert not gone(first.pid) and not gone(first.child)
-        assert bench.hf.agents.get(agent.agent_id) == agent
+        assert bench.hf.agents.get(agent.agent_id).token == agent.token
         assert bench.hf.agents.liveness(agent).process is Liveness.ALIVE
         assert second(bench) == 4
         assert "removed" not in bench("agents", "cleanup", "--grace", "0").out
@@ -228,12 +231,12 @@ def test_leftovers_are_waited_for_kept_or_ended(bench: AgentBench) -> None:
         agent = first.agent
         assert first.process.wait(PATIENCE_S) == 3
         assert not gone(first.child)
-        assert bench.hf.agents.get(agent.agent_id) == agent and len(bench.own_folders()) == 1
+        assert bench.hf.agents.get(agent.agent_id).token == agent.token and len(bench.own_folders()) == 1
         assert second(bench) == 4
         os.kill(first.child, signal.SIGKILL)
-        bench.tree_ends(agent)
-        until(lambda: not bench.hf.agents.list_agents() and not bench.own_folders())
+        bench.told("agent.removed", agent.agent_id, generation_id=agent.generation_id)
         assert second(bench) == 0
+        until(lambda: bench.own_folders() == [])
     with Survived(bench, "exits") as first:
         until(lambda: gone(first.pid))
         with pytest.raises(subprocess.TimeoutExpired):

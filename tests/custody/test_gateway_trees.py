@@ -132,10 +132,11 @@ def test_the_guardian_of_a_killed_gateway_ends_its_tree_without_another_gateway(
     stage.begin()
     program, grandchild, guardian = stage.program, stage.grandchild, stage.guardian
     stage.gate.kill()
-    # The guardian ends when the last process is gone. It leaves the FIFO to a sweep.
+    # The guardian ends when the last process is gone. The FIFO tells that until it is swept.
     until(lambda: gone(guardian))
     assert gone(program) and gone(grandchild)
     assert Trees(lambda: stage.trees, lambda: PRIVATE).sweep(older_than_s=0) == 1
+    assert list(stage.trees.iterdir()) == []
 
 
 @pytest.mark.parametrize("stage", ["keeps", "closes", "closes unmarked", "deaf", "deaf closes"], indirect=True)

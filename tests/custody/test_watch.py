@@ -24,7 +24,7 @@ def test_a_tree_that_ended_in_order_is_not_waited_for_though_its_wrapper_lives(t
         watched = trees.watch(tree)
         assert watched is not None and trees.liveness(tree, in_sight=True) is Liveness.ALIVE
         os.close(watched)
-        fifo.end(path, remove=False)
+        fifo.end(path)
         assert trees.watch(tree) is None and trees.liveness(tree, in_sight=True) is Liveness.DEAD
     finally:
         wrapper.kill()

@@ -13,6 +13,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
 from tests.patience import PATIENCE_S
+from tests.processes import stat_of
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, line, put_down
 from tests.tmux_server import TmuxServer, tmux_server
@@ -68,14 +69,22 @@ class AgentBench(CommandLine):
         raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
 
     def kill(self, agent: Agent, runner: int) -> None:
-        """Kill the process that runs an agent with -9, and the agent, and wait until its process tree is gone."""
+        """Kill an agent with -9, and all that care for its record; wait until its process tree is gone."""
         assert agent.holder is not None
-        os.kill(runner, signal.SIGKILL)
+        self.kill_keepers(agent, runner)
         # The death of a pane's first process may end the others in the pane.
         with suppress(ProcessLookupError):
             os.kill(agent.holder.pid, signal.SIGKILL)
-        ended(runner)
         self.tree_ends(agent)
+
+    def kill_keepers(self, agent: Agent, runner: int) -> None:
+        """Kill the process that runs an agent with -9, and the guardian of the agent, which would keep its record and then
+        remove it. The agent lives on."""
+        assert agent.holder is not None
+        guardian = int(stat_of(agent.holder.pid)[1])
+        for pid in (guardian, runner):
+            os.kill(pid, signal.SIGKILL)
+            ended(pid)
 
     def tree_ends(self, agent: Agent) -> None:
         """Wait until no process of an agent's tree is left."""

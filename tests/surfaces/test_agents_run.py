@@ -141,7 +141,7 @@ def test_signals_are_the_commands(bench: AgentBench, name: str) -> None:
 def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> None:
     process, pid = bench.hold("gpu")
     agent = bench.hf.agents.resolve("gpu").unwrap()
-    process.kill()
+    bench.kill_keepers(agent, process.pid)
     # The command lives on without its keeper, and so does its claim.
     ran = bench("agents", "run", "gpu", "--", "true")
     assert ran.status == 4 and f"process {pid}" in ran.err
@@ -157,7 +157,7 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
 def test_cleanup_takes_the_folder_of_a_killed_agent_and_of_none_that_lives(bench: AgentBench) -> None:
     process, pid = bench.hold("gpu")
     agent = bench.hf.agents.resolve("gpu").unwrap()
-    process.kill()
+    bench.kill_keepers(agent, process.pid)
     assert "removed" not in bench("agents", "cleanup", "--grace", "0").out
     # Its command lives on, and may need it.
     assert len(bench.own_folders()) == 1

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from holdfast.kernel.settings import Settings
 from holdfast.reaching import Served
 from holdfast.surfaces.cli.gateway import process
 from tests.patience import PATIENCE_S, until
-from tests.surfaces.agent_bench import AgentBench, Process, agent_bench, ended
+from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
 
 pytestmark = pytest.mark.slow
@@ -291,11 +290,9 @@ def test_a_stranger_in_a_session_of_the_same_name_gets_no_prompt(bench: AgentBen
     with ExitStack() as begun:
         if serving_then:
             begun.enter_context(serving(bench, "gpu", *AT_ITS_PROMPT))
-        # The pane's own process: nobody is left to remove the record.
+        # With all that keep the record: nobody is left to remove it.
         bench.tmux("new-session", "-d", "-s", "keeps-the-server")
-        os.kill(bench.tmux.pane_pid("HOLDFAST-gpu"), signal.SIGKILL)
-        assert agent.holder is not None
-        ended(agent.holder.pid)
+        bench.kill(agent, bench.tmux.pane_pid("HOLDFAST-gpu"))
         until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())
         bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", *SHELL)
         if serving_then:

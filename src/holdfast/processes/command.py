@@ -69,7 +69,6 @@ class Command:
         outer = around.get(MARK)
         named = self.tree if within is None else f"{within.id}:{self.tree}"
         own = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
-        group = 0 if leader else os.getpgrp()
         orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
         try:
@@ -77,7 +76,7 @@ class Command:
                 os.set_inheritable(fd, adopts)
             # posix_spawn(3) would be as fast, but glibc's ignores two signals in the child, and so in the command.
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(group)],
+                [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(int(leader))],
                 env={**around, **own},
                 stdin=stdin,
                 stdout=stdout,
@@ -85,7 +84,6 @@ class Command:
                 # A wrapper hands on every descriptor that it was given, as a shell does.
                 close_fds=not adopts,
                 pass_fds=() if adopts else (orders, said),
-                process_group=0,
             )
         except OSError as error:
             os.close(self._orders)

@@ -2,7 +2,7 @@
 
 It is a child subreaper: whatever the command starts, also a daemon that has left its parent, becomes the guardian's child in
 the end. So it ends exactly when the tree has. It runs as `python -I -S guardian_program.py`, without the
-rest of the program, and has a process group of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
+rest of the program, and has a session of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
 
 The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a wrapper. It writes lines to the
 wrapper: `pid N` of the process that becomes the command, `unfit ERRNO` if it cannot be executed and `executed` if it was,
@@ -166,7 +166,7 @@ class _Wrapper:
 
 def main(arguments: list[str]) -> None:
     """Guard one command."""
-    orders, words, group = (int(one) for one in arguments)
+    orders, words, leader = (int(one) for one in arguments)
     wrapper = _Wrapper(orders, words)
     told, tell = (above_streams(fd) for fd in os.pipe())
     # The kernel closes the child's end when the child executes the command.
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> None:
     if not command:
         os.close(tell)
         os.close(orders)
-        _become(told, words, group)
+        _become(told, words, leader=bool(leader))
     os.close(told)
     os.close(executing)
     _withdraw({orders, words, tell, executed})
@@ -275,7 +275,9 @@ def _keep(path: str | None) -> int | None:
 
 def _withdraw(own: set[int]) -> None:
     """Leave the terminal, the folder and every file to the command."""
-    os.setpgid(0, 0)
+    # A session of its own: with a group alone, this process would be the parent that keeps the command's group from being
+    # orphaned, and its end would let the kernel hang up that group if a process of it is stopped.
+    os.setsid()
     os.chdir("/")
     for number in signal.valid_signals() - {*_CANNOT_BE_IGNORED, signal.SIGCHLD, signal.SIGTERM}:
         if number < signal.SIGRTMIN:
@@ -292,12 +294,10 @@ def _withdraw(own: set[int]) -> None:
                 continue
 
 
-def _become(told: int, words: int, group: int) -> NoReturn:
+def _become(told: int, words: int, *, leader: bool) -> NoReturn:
     """Sleep, and become the command when told to. Signals that come in the meantime wait until then."""
     try:
-        if group:
-            os.setpgid(0, group)
-        else:
+        if leader:
             os.setsid()
         with open(told, "rb") as pipe:
             raw = pipe.read()
