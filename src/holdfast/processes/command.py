@@ -74,7 +74,6 @@ class Command:
         try:
             for fd in (orders, said):
                 os.set_inheritable(fd, adopts)
-            # posix_spawn(3) would be as fast, but glibc's ignores two signals in the child, and so in the command.
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(int(leader))],
                 env={**around, **own},
@@ -84,6 +83,9 @@ class Command:
                 # A wrapper hands on every descriptor that it was given, as a shell does.
                 close_fds=not adopts,
                 pass_fds=() if adopts else (orders, said),
+                # The group that it has anyway. Without this Python would use posix_spawn(3), and glibc's ignores two signals in
+                # the child, and so in the command.
+                process_group=os.getpgrp(),
             )
         except OSError as error:
             os.close(self._orders)
