@@ -88,7 +88,7 @@ def _care(post: _Post, over: threading.Event) -> None:
     every_s = post.claim.lease_s / 3
     while not over.is_set():
         try:
-            with connect(post.store, namespace=post.namespace) as hf:
+            with connect(post.store, namespace=post.namespace, create=False) as hf:
                 renew = _acts(hf, post.claim).renew
                 renew()
                 while not over.wait(every_s):
@@ -99,7 +99,7 @@ def _care(post: _Post, over: threading.Event) -> None:
             return
         except HoldfastError:
             over.wait(min(_STORE_LOST_S, every_s))
-    with contextlib.suppress(HoldfastError), connect(post.store, namespace=post.namespace) as hf:
+    with contextlib.suppress(HoldfastError), connect(post.store, namespace=post.namespace, create=False) as hf:
         _acts(hf, post.claim).release()
 
 

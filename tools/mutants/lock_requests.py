@@ -100,7 +100,12 @@ MUTANTS = [
         "    if turns.over(hold):\n        return None, ",
         "    if False:\n        return None, ",
     ),
-    Mutant("a kick takes from one job when told so", _OVERSIGHT, "if by in (None, hold.by)]", "]"),
+    Mutant(
+        "a kick takes from one job when told so",
+        _OVERSIGHT,
+        "turns.table.lock(name).holds if by in (None, hold.by)]",
+        "turns.table.lock(name).holds]",
+    ),
     Mutant(
         "a kick hands over", _OVERSIGHT, "            turns.hand_over([other for hold in holds for other in hold.names])\n", ""
     ),

@@ -24,7 +24,8 @@ _PAUSE_S = 0.05
 
 @contextmanager
 def attended(folder: Path, *, keep: bool) -> Iterator[None]:
-    """Have a warden for the block, which does nothing if the block ends by itself. With `keep` it leaves the folder."""
+    """Have a warden for the block, which does nothing if the block ends by itself: then what the block left is ended here. With
+    `keep` it leaves the folder."""
     command = [sys.executable, "-I", __file__, str(folder), *(["keep"] if keep else [])]
     # In a session of its own: Ctrl-C is for the tour.
     nowhere = subprocess.DEVNULL
@@ -32,6 +33,8 @@ def attended(folder: Path, *, keep: bool) -> Iterator[None]:
         try:
             yield
         finally:
+            # A guardian outlives the wrapper that a tour ends, for a moment.
+            _end_rounds(str(folder))
             warden.communicate(_FAREWELL)
 
 
@@ -39,13 +42,17 @@ def watch(folder: str, *, keep: bool) -> None:
     """Wait for the tour's end, and clear up if it did not."""
     if sys.stdin.buffer.read() == _FAREWELL:
         return
+    _end_rounds(folder)
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_rounds(folder: str) -> None:
     for _ in range(_ROUNDS_MAX):
         # Again, since one may have started another meanwhile; and nothing tells when those that were killed are gone.
         if not _end_all(f"{MARK}={folder}".encode()):
-            break
+            return
         time.sleep(_PAUSE_S)
-    if not keep:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_all(mark: bytes) -> bool:
