@@ -45,10 +45,8 @@ class _Acts(NamedTuple):
     release: Callable[[], object]
 
 
-def caretaker_for(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None:
-    """The caretaker of a claim; None where the tree alone keeps it."""
-    if hf.store.embedded and not claim.by_lease:
-        return None
+def caretaker_for(hf: Holdfast, command: Command, claim: Claim) -> Caretaker:
+    """The caretaker of a claim."""
     post = _Post(
         claim=claim,
         command=command.pid,

@@ -240,8 +240,8 @@ def test_another_pid_namespace_sees_by_the_fifo(sqlite: Bench) -> None:
         last.kill()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount /proc so that it hides processes")
-def test_where_processes_are_hidden_nothing_is_proved(sqlite: Bench) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_to_another_user_nothing_is_proved_without_the_fifo(sqlite: Bench) -> None:
     first = sqlite.run("r", "--by", "one", "--", *parent("mark"))
     command, grandchild = map(int, line(first).split())
     guard = guardian_of(first)

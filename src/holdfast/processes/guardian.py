@@ -76,7 +76,7 @@ class Guard:
 
     def __init__(self, command: int, grace_s: float) -> None:
         self._command = command
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._kill_s: float | None = None
         self.status: int | None = None
         """The command's wait status."""
@@ -116,7 +116,7 @@ class Guard:
         """Ask every process to end, and kill what is left after the grace."""
         if self._kill_s is None:
             killing.ask(self._members(), self._belongs)
-            self._kill_s = time.monotonic() + self._grace_s
+            self._kill_s = time.monotonic() + self.grace_s
 
     def _members(self) -> list[int]:
         return descendants([os.getpid()])
@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> None:
         os.kill(command, signal.SIGKILL)
         os.waitpid(command, 0)
         os._exit(0)
-    guard._grace_s = order["grace_s"]
+    guard.grace_s = order["grace_s"]
     order["kept"] = _keep(order["fifo"])
     _keep(order["shared_fifo"])
     os.set_blocking(tell, True)
@@ -202,7 +202,7 @@ def main(arguments: list[str]) -> None:
             pass
     _attend(guard, wrapper, order, executed)
     if order["fifo"] is not None:
-        # Before this process lets go of it: whoever is woken by that finds that the tree is over.
+        # Before this process closes it: an observer that the hang-up wakes must find that the tree has ended.
         fifo.end(order["fifo"])
     if order["shared_fifo"] is not None and wrapper.is_gone():
         # Nobody will begin another command in this tree.

@@ -64,8 +64,7 @@ class Custody:
         other machines' behalf if this process is killed. `on_end` gets the status as soon as the command has ended, before its
         tree is waited for."""
         self._passing.deliver = self.command.pass_on
-        alone = claim is None or (hf.store.embedded and not claim.by_lease)
-        caretaker = None if alone or claim is None else _caretaker(hf, self.command, claim)
+        caretaker = None if claim is None else _caretaker(hf, self.command, claim)
         self.command.begin(hf.processes.trees, environment, caretaker)
         hf.processes.trees.sweep()
         status = shell_status(self.command.wait())
@@ -148,7 +147,9 @@ def attended(
 
 
 def _caretaker(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None:
-    # Loaded here: most stores are this machine's own.
+    if hf.store.embedded and not claim.by_lease:
+        # The tree alone keeps it, and loading the caretaker takes time.
+        return None
     from holdfast.caretaker import caretaker_for
 
     return caretaker_for(hf, command, claim)
