@@ -1,5 +1,7 @@
 """How a grant ends without its holder's wish: its time is over, its process is dead, an operator takes it away, a reboot."""
 
+import os
+import select
 import threading
 import time
 import types
@@ -22,6 +24,7 @@ from holdfast.primitives.ending import Endings
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
 from holdfast.primitives.locks import Grant, Locks, rules, waiting
+from holdfast.primitives.locks.grant import Suspended
 from holdfast.primitives.locks.lasting import LASTING_GRANTS
 from holdfast.primitives.locks.oversight import _renew
 from holdfast.primitives.locks.record import LOCK_WAITS
@@ -1038,6 +1041,73 @@ def test_renewing_by_a_token_whose_time_is_over_is_a_loss(timed: World) -> None:
     with pytest.raises(LeaseLost):
         timed.locks.renew_token(token)
     assert timed.rows() == []
+
+
+# --- suspended, and resumed by the next program of the process ---
+
+
+@pytest.fixture
+def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A store whose listeners may outlive the program."""
+    with world_of("sqlite", tmp_path, request) as made:
+        yield made
+
+
+def suspend(locks: Locks, grant: Grant) -> Suspended:
+    suspended = locks.suspend(grant)
+    assert suspended is not None
+    for fd in suspended.fds[1:]:
+        os.close(fd)
+    return suspended
+
+
+def test_a_suspended_grant_is_resumed(lasting: World) -> None:
+    grant = lasting.locks.acquire(["a", "b"], by="job", mode="shared")
+    suspended = suspend(lasting.locks, grant)
+    locks = lasting.process(2)
+    resumed = locks.resume(suspended.grant)
+    assert (resumed.saved(), resumed.taken) == (grant.saved(), grant.taken)
+    resumed.check()
+    # It goes on with the numbers of its requests: no two have one id.
+    assert locks.acquire("c", by="job").id not in (grant.id, resumed.id)
+    assert resumed.release()
+    assert lasting.holders("a") == []
+
+
+def test_the_loss_of_a_suspended_grant_is_heard(lasting: World) -> None:
+    holder = lasting.process(2)
+    grant = holder.acquire("a", by="job")
+    lost = grant.lost
+    suspended = suspend(holder, grant)
+    lasting.locks.kick("a", why="to see")
+    assert select.select(suspended.fds[:1], [], [], PATIENCE_S)[0]
+    # Who suspended it is not told any more.
+    assert not lost.is_set()
+    assert lasting.process(3).resume(suspended.grant).lost.wait(PATIENCE_S)
+
+
+def test_a_lost_grant_is_not_suspended(lasting: World) -> None:
+    grant = lasting.locks.acquire("a", by="job")
+    lasting.process(2).kick("a", why="to see")
+    with pytest.raises(LeaseLost):
+        lasting.locks.suspend(grant)
+    assert grant.lost.is_set()
+
+
+def test_a_grant_that_must_be_kept_is_not_suspended(lasting: World, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    locks = lasting.locks
+    limited = locks.acquire("a", by="job", ttl_s=60)
+    outer = locks.acquire("b", by="job")
+    partly = locks.acquire(["b", "c"], by="job")
+    assert [locks.suspend(grant) for grant in (limited, partly)] == [None, None]
+    with world_of("memory", tmp_path, request) as made:
+        held = made.locks.acquire("a", by="job")
+        assert made.locks.suspend(held) is None
+        # It is kept as before.
+        made.process(2).kick("a", why="to see")
+        assert held.lost.wait(PATIENCE_S)
+    for grant in (partly, outer, limited):
+        grant.release()
 
 
 # --- kicked ---

@@ -209,6 +209,10 @@ be away for a minute, as while another takes over, and no work of hours is to be
 TREE_GRACE_S = 10.0
 """How long the processes of a tree have to end by themselves after SIGTERM."""
 
+STANDBY_AFTER_S = 5.0
+"""After how long a wrapper that only waits for its command becomes a slim program. Going on standby and coming back takes as
+long as another start of Holdfast, which a short command must not pay."""
+
 JOB_PAST_ATTEMPTS_MAX = 10
 """How many of a job's attempts that did not complete it are remembered in its record, the last ones."""
 

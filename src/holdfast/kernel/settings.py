@@ -24,6 +24,7 @@ from holdfast.kernel.limits import (
     LOCK_PRIORITY_MAX,
     RETRY_ATTEMPTS,
     RETRY_DELAY_S,
+    STANDBY_AFTER_S,
 )
 from holdfast.kernel.names import check_id, check_label, check_new_label
 
@@ -50,9 +51,13 @@ class LockSettings(Value, frozen=True, kw_only=True):
     lease_s: float = LOCK_LEASE_S
     priority_age_s: float = LOCK_PRIORITY_AGE_S
     journal: Literal["contended", "all"] = "contended"
+    standby_after_s: float = STANDBY_AFTER_S
+    """After how long a `locks run` that only waits for its command gives its memory back; infinite for never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.standby_after_s >= 0:
+            raise InvalidValue("locks.standby_after_s must be a number of seconds, or inf")
         if not 0 < self.lease_s < float("inf") or not 0 < self.priority_age_s < float("inf"):
             raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
 

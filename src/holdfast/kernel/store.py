@@ -171,6 +171,11 @@ class Listener(AbstractContextManager["Listener"], Protocol):
         """A topic that only this listener hears, to be stored where the one who should wake it will find it."""
         ...
 
+    def outlive(self) -> tuple[int, ...]:
+        """Descriptors by which the next program of this process can go on listening. A notice makes the first one readable, and
+        the others keep the store in use. Empty where notices reach only the program that listens."""
+        ...
+
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 

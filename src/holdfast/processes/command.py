@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
@@ -27,6 +28,21 @@ LEFTOVERS = ("wait", "keep", "end")
 
 Stream = int | IO[bytes] | None
 _PROGRAM = os.path.join(os.path.dirname(guardians.__file__), "guardian_program.py")
+
+
+class SavedCommand(Plain, frozen=True, kw_only=True):
+    """A command that has begun, on its way to the next program that its wrapper executes."""
+
+    words: tuple[str, ...]
+    tree: str
+    path: str
+    grace_s: float
+    guardian: int
+    pid: int
+    orders: int
+    said: int
+    status: int | None
+    left: bool | None
 
 
 class Command:
@@ -74,7 +90,7 @@ class Command:
         try:
             for fd in (orders, said):
                 os.set_inheritable(fd, adopts)
-            self._guardian = subprocess.Popen(
+            self._started: subprocess.Popen[bytes] | None = subprocess.Popen(
                 [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(int(leader))],
                 env={**around, **own},
                 stdin=stdin,
@@ -96,8 +112,13 @@ class Command:
         finally:
             os.close(orders)
             os.close(said)
-        self.guardian = self._guardian.pid
-        self._guardian_fd = os.pidfd_open(self.guardian)
+        self._watch(self._started.pid)
+
+    def _watch(self, guardian: int) -> None:
+        """Begin to watch a guardian."""
+        self.guardian = guardian
+        self._guardian_fd = os.pidfd_open(guardian)
+        self._guardian_status: int | None = None
         self._read = b""
         self._pid: int | None = None
         self._fd: int | None = None
@@ -118,6 +139,50 @@ class Command:
         """Is it known that no process of the tree is left?"""
         self.unseen = False
         """Was the guardian killed before it could tell the exit status? Then the status is that of SIGKILL."""
+
+    @classmethod
+    def resume(cls, saved: SavedCommand) -> "Command":
+        """The command of an earlier program of this process."""
+        command = cls.__new__(cls)
+        command.tree, command._within = saved.tree, None
+        command._words, command._mask, command._cwd = list(saved.words), (), None
+        command._bound, command._adopts = False, True
+        command.grace_s = saved.grace_s
+        command._orders, command._said = saved.orders, saved.said
+        for fd in (saved.orders, saved.said):
+            os.set_inheritable(fd, False)
+        command._started = None
+        command._watch(saved.guardian)
+        command._pid = saved.pid
+        command._fd = command._opened(saved.pid) if saved.status is None else None
+        command._status, command.left = saved.status, saved.left
+        command.path = saved.path
+        command.began = command._executed = True
+        return command
+
+    def save(self) -> SavedCommand | None:
+        """The command as data, with descriptors that stay open when this process executes another program. None where that one
+        could not go on with it, or must not: when the guardian or the FIFO is gone, or the tree is being ended."""
+        while _readable(self._said, 0):
+            if not self._listen():
+                return None
+        if self._pid is None or self._ending or self._bound or not self._adopts:
+            return None
+        if self.path is None or not os.path.lexists(self.path):
+            return None
+        os.set_inheritable(self._orders, True)
+        return SavedCommand(
+            words=tuple(self._words),
+            tree=self.tree,
+            path=self.path,
+            grace_s=self.grace_s,
+            guardian=self.guardian,
+            pid=self._pid,
+            orders=self._orders,
+            said=self._said,
+            status=self._status,
+            left=self.left,
+        )
 
     @property
     def pid(self) -> int:
@@ -205,6 +270,10 @@ class Command:
             self._status = self._adopted()
         return self._status
 
+    def use(self, trees: Trees) -> None:
+        """Find the tree among the store's, where this process resumed the command."""
+        self._trees = trees
+
     def wait_for_tree(self, timeout_s: float | None = None) -> bool:
         """Wait until no process of the tree is left, or the time is up. Sleeps. True when none is left."""
         if self.left is False and self._status is not None:
@@ -271,7 +340,15 @@ class Command:
 
     def _reap_guardian(self) -> int:
         """Wait for the guardian's end; return its exit status."""
-        return self._guardian.wait()
+        if self._started is not None:
+            return self._started.wait()
+        if self._guardian_status is None:
+            try:
+                self._guardian_status = os.waitstatus_to_exitcode(os.waitpid(self.guardian, 0)[1])
+            except ChildProcessError:
+                # This process was started to ignore the ends of its children, as `Popen.wait` takes it too.
+                self._guardian_status = 0
+        return self._guardian_status
 
     def _wait_without_guardian(self, timeout_s: float | None) -> bool:
         """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""

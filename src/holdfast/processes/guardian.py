@@ -41,16 +41,19 @@ _CANNOT_BE_IGNORED = (signal.SIGKILL, signal.SIGSTOP)
 
 def become_subreaper() -> None:
     """Let orphans of this process's tree become its children. It stays so when another program is executed."""
+    call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def call_libc(name: str, *arguments: int | bytes) -> int:
+    """Call a function of the C library that Python has no name for."""
     # Loading `ctypes` takes 3.6 ms, and the extension module below it 0.5 ms. Wrapper and guardian both load it.
     try:
         from _ctypes import call_function, dlopen, dlsym
     except ImportError:
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    else:
-        program = dlopen(None, 0)  # type: ignore[arg-type]
-        call_function(dlsym(program, "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+        return int(getattr(ctypes.CDLL(None), name)(*arguments))
+    return int(call_function(dlsym(dlopen(None, 0), name), arguments))  # type: ignore[arg-type]
 
 
 def above_streams(fd: int) -> int:

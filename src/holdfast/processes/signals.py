@@ -53,6 +53,7 @@ class Passing:
 
     def __init__(self) -> None:
         self.deliver: Deliver = drop
+        self._ending = False
         self._arrived: deque[signal.struct_siginfo] = deque()
         self._signals = {number for number in PASSED if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
         # Every thread that is made from here on inherits this, so that only the collector gets them.
@@ -63,11 +64,23 @@ class Passing:
         self.deliver = deliver
         self._main = threading.get_ident()
         signal.signal(_WAKE, self._hand_over)
-        threading.Thread(target=self._collect, name="holdfast-signals", daemon=True).start()
+        self._collector = threading.Thread(target=self._collect, name="holdfast-signals", daemon=True)
+        self._collector.start()
+
+    def end(self) -> frozenset[int]:
+        """Deliver what has come. From here on signals wait, also while this process executes another program; return which."""
+        self._ending = True
+        signal.pthread_kill(self._collector.ident or 0, signal.SIGCHLD)
+        self._collector.join()
+        self._hand_over()
+        return frozenset(self._signals)
 
     def _collect(self) -> None:
         while True:
-            self._arrived.append(signal.sigwaitinfo(self._signals))
+            arrived = signal.sigwaitinfo(self._signals)
+            if self._ending and arrived.si_signo == signal.SIGCHLD:
+                return
+            self._arrived.append(arrived)
             signal.pthread_kill(self._main, _WAKE)
 
     def _hand_over(self, *_: object) -> None:

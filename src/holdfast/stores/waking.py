@@ -19,9 +19,10 @@ class FdListener:
 
     _close: Callable[[], None] | None = None
 
-    def __init__(self, fd: int, address: str, close: Callable[[], None]) -> None:
+    def __init__(self, fd: int, address: str, close: Callable[[], None], keep_in_use: Callable[[], int] | None = None) -> None:
         self.address = address
         self._fd = fd
+        self._keep_in_use = keep_in_use
         self._close = close
 
     def __enter__(self) -> "FdListener":
@@ -34,6 +35,9 @@ class FdListener:
 
     def __del__(self) -> None:
         self.__exit__()
+
+    def outlive(self) -> tuple[int, ...]:
+        return () if self._keep_in_use is None else (self._fd, self._keep_in_use())
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         sleep_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, 0.0), WAIT_RECHECK_S)

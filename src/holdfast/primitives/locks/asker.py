@@ -30,6 +30,11 @@ class Asker:
         # Last: another thread goes on as soon as it sees this.
         self._pid = os.getpid()
 
+    def resume(self, request_id: str) -> None:
+        """Go on as the asker that made a request, before this process executed another program."""
+        self.prefix, _, number = request_id.rpartition("-")
+        self._numbers = count(int(number, 16) + 1)
+
     def elsewhere(self) -> bool:
         """Is this a process that was forked since, and has not begun?"""
         return self._pid != os.getpid()

@@ -6,9 +6,11 @@ import shlex
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import LeaseLost
+from holdfast.kernel.store import Listener
 from holdfast.primitives.locks.record import Mode
 
 if TYPE_CHECKING:
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 
 _making = threading.Lock()
 """Held for an instant, so that two threads that ask for a grant's event get the same."""
+
+
+class SavedGrant(Plain, frozen=True, kw_only=True):
+    """A grant on its way to the next program that its process executes."""
+
+    id: str
+    by: str
+    mode: Mode
+    names: tuple[str, ...]
+    token: int
+    since_s: float
+
+
+class Suspended(NamedTuple):
+    """A grant that the next program of this process will resume. A notice of its loss makes the first descriptor readable. All
+    of them must stay open until then, and so must the listener."""
+
+    grant: SavedGrant
+    listener: Listener
+    fds: tuple[int, ...]
 
 
 class Grant:
@@ -122,6 +144,17 @@ class Grant:
     def release(self) -> bool:
         """Release it; True when that freed something."""
         return self._owner.release(self)
+
+    def saved(self) -> SavedGrant:
+        """The grant as data."""
+        return SavedGrant(
+            id=self.id,
+            by=self.by,
+            mode=self.mode,
+            names=self.names,
+            token=self.token,
+            since_s=self.since_s,
+        )
 
     def let_go(self, names: Collection[str]) -> None:
         """Take note that its job has let go of some of its names: it is the grant of the others."""

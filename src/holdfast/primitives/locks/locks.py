@@ -23,7 +23,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.keeper import Keeper
 from holdfast.primitives.locks.asker import Asker
 from holdfast.primitives.locks.asking import FREE, TIMED_OUT, Asking, Deadlocked, Given, Over
-from holdfast.primitives.locks.grant import Grant, lost
+from holdfast.primitives.locks.grant import Grant, SavedGrant, Suspended, lost
 from holdfast.primitives.locks.lasting import Lasting
 from holdfast.primitives.locks.obstruction import Obstruction, obstruction_of
 from holdfast.primitives.locks.oversight import Behind, Oversight, nobody
@@ -33,7 +33,7 @@ from holdfast.primitives.locks.renewing import renew_all
 from holdfast.primitives.locks.room import Footprint, Room
 from holdfast.primitives.locks.statistics import Counting
 from holdfast.primitives.locks.table import Table
-from holdfast.primitives.locks.turns import Terms, lost_topic
+from holdfast.primitives.locks.turns import Terms, asker_of, lost_topic
 from holdfast.primitives.locks.waiting import OnWait
 from holdfast.primitives.locks.wish import Wish, check_names, check_ttl, wished
 
@@ -313,6 +313,48 @@ class Locks(Oversight):
             # Still kept: what is left of it is its holder's until that lets go.
             grant.lose()
             raise lost(grant) from None
+
+    def suspend(self, grant: Grant) -> Suspended | None:
+        """Stop looking after a grant, so that the next program that this process executes can `resume` it. Nobody renews the
+        grant in between: its process alone keeps it.
+
+        Returns None, and goes on looking after the grant, where the grant lives by its lease (on a store that other machines
+        use), where another grant of the job holds some of it, and where the store's notices reach only the program that
+        listens. Raises LeaseLost.
+        """
+        if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:
+            return None
+        kept = self._keeper.discard(grant)
+        try:
+            listener = self._store.listen([lost_topic(asker_of(grant.id))])
+            # With open ears: a loss is seen here, or heard.
+            self.check(grant)
+            fds = listener.outlive()
+            if not fds:
+                listener.__exit__(None, None, None)
+                return None
+            kept = False
+            return Suspended(grant.saved(), listener, fds)
+        finally:
+            if kept:
+                self._keeper.add(grant)
+
+    def resume(self, saved: SavedGrant) -> Grant:
+        """The grant that an earlier program of this process suspended. If it was lost since, `Grant.lost` is set soon."""
+        self._begin_here()
+        self._asker.resume(saved.id)
+        grant = Grant(
+            self,
+            id=saved.id,
+            by=saved.by,
+            mode=saved.mode,
+            names=saved.names,
+            taken=saved.names,
+            token=saved.token,
+        )
+        grant.since_s = saved.since_s
+        self._keeper.add(grant)
+        return grant
 
     def close(self) -> None:
         """Stop renewing in the background and add up what was counted. Grants are not released. Works, as far as it can,

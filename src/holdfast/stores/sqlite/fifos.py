@@ -72,15 +72,15 @@ class Fifos:
         self._exposed: bool | None = None
         self._closed = False
 
-    def listen(self, topics: Sequence[str]) -> FdListener:
-        """Open an ear. It hears the topics, and its own address."""
+    def listen(self, topics: Sequence[str], keep_in_use: Callable[[], int]) -> FdListener:
+        """Open an ear. It hears the topics, and its own address. `keep_in_use` is for `Listener.outlive`."""
         check_topics(topics)
         fifo = self._idle() or self._make()
         folders = [os.path.basename(self._topic(topic)) for topic in dict.fromkeys(topics)]
         try:
             for folder in folders:
                 self._link(fifo.name, folder)
-            return FdListener(fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders))
+            return FdListener(fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders), keep_in_use)
         except BaseException:
             # Whoever listens through a full disk tries again and again.
             self._leave(fifo, folders)

@@ -216,7 +216,7 @@ class SqliteStore:
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
-        return self._fifos.listen(topics)
+        return self._fifos.listen(topics, self._users.keep)
 
     def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""

@@ -84,6 +84,13 @@ class Users:
         """Use no volatile file any more."""
         self._lock(_VOLATILE, fcntl.F_UNLCK)
 
+    def keep(self) -> int:
+        """A descriptor that keeps the marks after `close`. Raises StoreUnavailable."""
+        try:
+            return os.dup(self._fd)
+        except OSError as error:
+            raise opening_failed(self._path, error) from None
+
     def close(self) -> None:
         """Take the marks away; again is harmless. A forked child that closes its copy leaves its parent's."""
         fd, self._fd = self._fd, -1

@@ -24,6 +24,8 @@ class Given:
         self.registry_dir: str | None = None
         self.registry_around: str | None = None
         """The folder of the worker that this runs inside of, for who says nothing else."""
+        self.program: list[str] | None = None
+        """What this process can execute to run the same command again; None where it runs more than this command."""
 
     @property
     def registry(self) -> str | None:

@@ -3,22 +3,30 @@
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
+import msgspec
 
 from holdfast.app import Holdfast
+from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.wording import counted
+from holdfast.primitives.locks.grant import SavedGrant, Suspended
 from holdfast.processes.claim import Claim
-from holdfast.processes.command import LEFTOVERS, Caretaker, Command, shell_status
+from holdfast.processes.command import LEFTOVERS, Caretaker, Command, SavedCommand, shell_status
 from holdfast.processes.signals import Interrupted, Passing, drop
+from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import remark
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 """As shells have it."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SAVED = "HOLDFAST_STANDBY"
+"""The environment variable by which a wrapper on standby leaves itself what it must know."""
 _NAMED_S = 0.5
 """Processes that are about to end need not be named."""
 
@@ -32,15 +40,33 @@ leftovers_option = click.option(
 )
 
 
+Suspend = Callable[[], Suspended | None]
+
+
+class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a wrapper on standby leaves to itself. Another version of Holdfast may read it, so unknown fields are allowed."""
+
+    command: SavedCommand
+    grant: SavedGrant
+    fds: tuple[int, ...]
+    named: bool
+
+
 class Custody:
     """A command that waits for its claim, and then runs under it."""
 
-    def __init__(self, command: Command, passing: Passing, words: list[str], leftovers: str, undone: str) -> None:
+    def __init__(
+        self, command: Command, passing: Passing, words: list[str], leftovers: str, undone: str, saved: _Saved | None
+    ) -> None:
         self.command = command
         self._passing = passing
         self._words = words
         self._leftovers = leftovers
         self._undone = undone
+        self._named = saved is not None and saved.named
+        self._status = None if saved is None else saved.command.status
+        self.grant = None if saved is None else saved.grant
+        """The grant that an earlier program of this process suspended. The command has begun then."""
         self.kept = False
         """Do processes go on under the claim, so that it must not be released?"""
 
@@ -59,25 +85,72 @@ class Custody:
         environment: dict[str, str],
         claim: Claim | None = None,
         on_end: Callable[[int], None] = lambda _: None,
+        suspend: Suspend | None = None,
     ) -> int:
         """Let the command begin, wait for its tree, and return its exit status as a shell tells it. `claim` is cared for on
         other machines' behalf if this process is killed. `on_end` gets the status as soon as the command has ended, before its
-        tree is waited for."""
-        self._passing.deliver = self.command.pass_on
-        caretaker = None if claim is None else _caretaker(hf, self.command, claim)
-        self.command.begin(hf.processes.trees, environment, caretaker)
-        hf.processes.trees.sweep()
+        tree is waited for. With `suspend`, this process goes on standby if that takes long: the command line is run again then,
+        with `Custody.grant`, when there is something to do."""
+        if self.grant is not None:
+            self.command.use(hf.processes.trees)
+        else:
+            self._passing.deliver = self.command.pass_on
+            caretaker = None if claim is None else _caretaker(hf, self.command, claim)
+            self.command.begin(hf.processes.trees, environment, caretaker)
+            hf.processes.trees.sweep()
+        self._wait(hf, self.command.ended, suspend)
         status = shell_status(self.command.wait())
         if self.command.unfit is not None:
             self._passing.deliver = drop
             status = self._explain(self.command.unfit)
         on_end(status)
         if self.command.unfit is None and self.command.left:
-            self._see_to_leftovers(hf)
+            self._see_to_leftovers(hf, suspend)
         self._passing.deliver = drop
         if not self.kept:
             self.command.wait_for_tree()
         return status
+
+    def finish(self) -> int:
+        """Wait for a command that was resumed, and its tree, without the store; return its exit status as a shell tells it."""
+        status = shell_status(self.command.wait())
+        if self._leftovers != "keep":
+            self.command.wait_for_tree()
+        return status
+
+    def _wait(self, hf: Holdfast, over: Callable[[float], bool], suspend: Suspend | None) -> None:
+        """Wait for as long as this process stays loaded, and then on standby, from which it does not come back here."""
+        after_s = hf.settings.locks.standby_after_s
+        while suspend is not None and after_s < float("inf") and not over(after_s):
+            with suppress(HoldfastError):
+                self._stand_by(hf, suspend)
+                return
+
+    def _stand_by(self, hf: Holdfast, suspend: Suspend) -> None:
+        """Wait on standby; returns where that cannot be done. Raises HoldfastError when the store does not answer."""
+        program, command = given().program, self.command.save()
+        if program is None or command is None or (suspended := suspend()) is None:
+            return
+        from holdfast.processes.standby import stand_by
+
+        every_s = hf.settings.locks.lease_s / 3
+        with suppress(HoldfastError):
+            hf.close()
+        numbers = self._passing.end()
+        saved = _Saved(command=command, grant=suspended.grant, fds=suspended.fds, named=self._named)
+        os.environ[_SAVED] = msgspec.json.encode(saved).decode()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError):
+                stream.flush()
+        stand_by(
+            program,
+            said=command.said,
+            fds=suspended.fds,
+            numbers=numbers - {signal.SIGCHLD},
+            path=command.path,
+            every_s=every_s,
+            status=command.status,
+        )
 
     def _explain(self, why: OSError) -> int:
         if isinstance(why, FileNotFoundError | NotADirectoryError):
@@ -89,7 +162,7 @@ class Custody:
             remark(f"{self._words[0]} cannot be executed: {why.strerror}; {self._undone}")
         return EXIT_NOT_EXECUTABLE
 
-    def _see_to_leftovers(self, hf: Holdfast) -> None:
+    def _see_to_leftovers(self, hf: Holdfast, suspend: Suspend | None) -> None:
         if self._leftovers == "keep":
             self.command.leave()
             self.kept = True
@@ -97,7 +170,8 @@ class Custody:
         self._passing.deliver = self._end_by_signal
         if self._leftovers == "end":
             self.command.end_tree()
-        elif not self.command.wait_for_tree(_NAMED_S):
+        elif not self._named and not self.command.wait_for_tree(_NAMED_S):
+            self._named = True
             left = hf.processes.trees.survivors(self.command.tree)
             if left:
                 living = counted(len(left), "process of it lives", "processes of it live")
@@ -105,7 +179,12 @@ class Custody:
                     f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The claim stays until they end; "
                     "Ctrl-C ends them"
                 )
+        self._wait(hf, self.command.wait_for_tree, suspend)
         self.command.wait_for_tree()
+
+    def deliver(self, arrived: signal.struct_siginfo) -> None:
+        """What a signal does to a command that was resumed."""
+        (self.command.pass_on if self._status is None else self._end_by_signal)(arrived)
 
     def _end_by_signal(self, arrived: signal.struct_siginfo) -> None:
         if arrived.si_signo in _ENDING:
@@ -126,15 +205,18 @@ def attended(
 
     A command that cannot be run is refused before anything is claimed or waited for, with `unbegun`.
     """
-    if (unfit := _unfit(words)) is not None:
+    saved = _resumed()
+    if saved is None and (unfit := _unfit(words)) is not None:
         remark(f"{unfit[1]}; {unbegun}")
         return unfit[0]
     passing = Passing()
     # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of the store.
-    command = Command(words, mask=passing.before, bound=bound, adopts=True)
+    resumed = None if saved is None else Command.resume(saved.command)
+    command = resumed or Command(words, mask=passing.before, bound=bound, adopts=True)
+    custody = Custody(command, passing, words, leftovers, undone, saved)
     try:
-        passing.begin(_Interrupting(passing, command))
-        return attend(Custody(command, passing, words, leftovers, undone))
+        passing.begin(_Interrupting(passing, command) if saved is None else custody.deliver)
+        return attend(custody)
     except Interrupted as stopped:
         if stopped.number != signal.SIGCHLD:
             raise
@@ -144,6 +226,18 @@ def attended(
         passing.deliver = drop
         command.dismiss()
         command.close()
+
+
+def _resumed() -> _Saved | None:
+    """What this process left to itself when it went on standby; None when it did not."""
+    text = os.environ.pop(_SAVED, None)
+    if text is None:
+        return None
+    saved = msgspec.json.decode(text, type=_Saved)
+    # Open for as long as this program runs: they keep the store in use until it has opened the store itself.
+    for fd in saved.fds:
+        os.set_inheritable(fd, False)
+    return saved
 
 
 def _caretaker(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None:

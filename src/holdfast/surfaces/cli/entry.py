@@ -91,7 +91,8 @@ def _abandon_output() -> None:
 def _full(arguments: list[str]) -> int:
     from holdfast.surfaces.cli.root import run
 
-    return run(arguments)
+    # Not by `sys.argv[0]`, which may be anything that calls `main`. -P: the working folder may have a module of any name.
+    return run(arguments, program=[sys.executable, "-P", "-m", "holdfast.surfaces.cli.entry", *arguments])
 
 
 if __name__ == "__main__":

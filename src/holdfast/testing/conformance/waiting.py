@@ -1,6 +1,7 @@
 """Listening and waiting."""
 
 import os
+import select
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,6 +58,15 @@ class Waiting(Suite):
         with store.listen([JOURNAL_TOPIC]) as ears:
             append(store, "s")
             assert heard(ears)
+
+    def test_a_descriptor_that_outlives_the_program_is_readable_at_a_notice(self, store: Store) -> None:
+        with store.listen(["topic"]) as ears:
+            for fd in (kept := ears.outlive())[:1]:
+                assert not select.select([fd], [], [], 0)[0]
+                store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
+                assert select.select([fd], [], [], PATIENCE_S)[0]
+            for fd in kept[1:]:
+                os.close(fd)
 
     def test_a_wait_also_watches_descriptors(self, store: Store) -> None:
         child = os.fork()

@@ -162,15 +162,21 @@ def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:
 
 
 def _under_lock(wish: _Wish, custody: Custody) -> int:
-    hf = connected()
     try:
-        grant = _acquire(hf, wish, custody.holder(hf))
+        hf = connected(create=custody.grant is None)
+    except HoldfastError as error:
+        if custody.grant is None:
+            raise
+        remark(f"{error.message}. The lock ends with its command all the same")
+        return custody.finish()
+    try:
+        grant = _acquire(hf, wish, custody.holder(hf)) if custody.grant is None else hf.locks.resume(custody.grant)
         losing = Losing(hf, grant, custody.command, wish.on_lost)
         try:
             claim = Claim(
                 kind="lock", token=grant.token, lease_s=hf.settings.locks.lease_s, ends_when_lost=wish.on_lost == ON_LOST[0]
             )
-            status = custody.run(hf, _environment(grant), claim)
+            status = custody.run(hf, _environment(grant), claim, suspend=partial(hf.locks.suspend, grant))
         finally:
             if not custody.kept:
                 _release(hf, grant)
