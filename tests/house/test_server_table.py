@@ -157,6 +157,8 @@ NOT_SERVED = {
     "Locks.page": _SHOWN,
     "Locks.release": "of a grant in hand, which a client has not: release_token",
     "Locks.renew": "of a grant in hand, which a client has not: renew_token",
+    "Locks.resume": "of a grant that an earlier program of this process had in hand",
+    "Locks.suspend": "of a grant in hand, for the next program of this process",
     "Registry.all_router_locks": "for a block of code",
     "Registry.close": "the end of a connection",
     "Registry.router_lock": "for a block of code",
