@@ -1086,6 +1086,21 @@ def test_the_loss_of_a_suspended_grant_is_heard(lasting: World) -> None:
     assert lasting.process(3).resume(suspended.grant).lost.wait(PATIENCE_S)
 
 
+def test_the_loss_of_a_resumed_grant_is_heard(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    # Nothing is renewed meanwhile: only a notice can tell.
+    with world_of("sqlite", tmp_path, request, LockSettings(lease_s=3600)) as made:
+        suspended = suspend(made.locks, made.locks.acquire("a", by="job"))
+        locks = made.process(2)
+        resumed = locks.resume(suspended.grant)
+        # The first look is behind it when its own grant, taken later, was looked at.
+        later = locks.acquire("b", by="job")
+        made.process(3).kick("b", why="to see")
+        assert later.lost.wait(PATIENCE_S)
+        assert not resumed.lost.is_set()
+        made.process(4).kick("a", why="to see")
+        assert resumed.lost.wait(PATIENCE_S)
+
+
 def test_a_lost_grant_is_not_suspended(lasting: World) -> None:
     grant = lasting.locks.acquire("a", by="job")
     lasting.process(2).kick("a", why="to see")

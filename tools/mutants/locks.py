@@ -247,4 +247,23 @@ MUTANTS = [
         "                if hold.by == by:\n                    freed[name]",
         "                if True:\n                    freed[name]",
     ),
+    Mutant(
+        "a grant that was lost is not suspended",
+        _LOCKS,
+        "            # With open ears: a loss is seen here, or heard.\n            self.check(grant)\n",
+        "",
+    ),
+    Mutant(
+        "a grant that somebody must renew is not suspended",
+        _LOCKS,
+        "if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:",
+        "if not self._store.embedded or grant.taken != grant.names:",
+    ),
+    Mutant(
+        "a grant that is not suspended is kept as before",
+        _LOCKS,
+        "            if kept:\n                self._keeper.add(grant)\n",
+        "            pass\n",
+    ),
+    Mutant("the loss of a resumed grant is heard", _LOCKS, "        self._asker.resume(saved.id)\n", ""),
 ]
