@@ -19,9 +19,6 @@ class PipedCommand:
     """A running command with a session of its own, which is ended when this process dies. `each_line` gets each line of its
     output, in a thread. Raises Unavailable when it cannot be started."""
 
-    recheck_s: float | None = None
-    """Its end is always told by `fd`."""
-
     def __init__(
         self,
         words: Sequence[str],
