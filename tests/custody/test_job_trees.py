@@ -6,6 +6,7 @@ attempt writes one line, and which processes of the first attempt it found alive
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -65,9 +66,11 @@ KINDS = {
     "no_mark": "env -i /bin/sh member.sh no_mark &",
     "deaf": "setsid sh deaf.sh &",
     "deaf_no_fifo": f'{sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
+    "unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("member.sh").replace("no_fifo", "unmarked")}"',
+    "deaf_unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
 }
 """Ways of a grandchild to be hard to find or to end: an orphan in a session of its own, one without the FIFO, one without the
-mark, and one that ignores SIGTERM and forks all the time."""
+mark, one without both, and one that ignores SIGTERM and forks all the time."""
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
@@ -136,6 +139,14 @@ class Stage:
         worker = self.line.start(*words)
         self._workers.append(worker)
         return worker
+
+    def shell(self, script: str) -> "subprocess.Popen[str]":
+        """A shell in the folder of the test."""
+        pipe = subprocess.PIPE
+        words, environment = ["sh", "-c", script], self.line.environment
+        shell = subprocess.Popen(words, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+        self._workers.append(shell)
+        return shell
 
     def pids(self) -> list[int]:
         try:
@@ -379,6 +390,38 @@ def test_a_worker_ends_what_a_killed_guardian_had(stage: Stage) -> None:
     job = stage.hf.jobs.peek(job_id)
     assert job is not None and (job.status, job.error_code) == (JobStatus.ERROR, "command_failed")
     assert stage.fifos() == []
+
+
+@pytest.mark.parametrize("kind", ["unmarked", "deaf_unmarked"])
+def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(any_stage: Stage, kind: str) -> None:
+    """Nothing but its parent tells whose it is: the worker, which adopts it."""
+    stage = any_stage
+    job_id = stage.register()
+    worker = stage.worker(kind, options=("--once",))
+    stage.until_all_write("parent", kind.removesuffix("_unmarked"))
+    os.kill(children(worker.pid)[0], signal.SIGKILL)
+    assert done(worker) == 1
+    assert stage.alive() == []
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None and (job.status, job.error_code) == (JobStatus.ERROR, "command_failed")
+    assert stage.fifos() == []
+
+
+def test_a_worker_leaves_the_children_alone_that_it_was_executed_with(stage: Stage) -> None:
+    """As of a shell that started something and then executed the worker in its own place. Those are not of the tree."""
+    stage.register()
+    words = [*ENTRY, "jobs", "run", "--agent-session", LABEL, "-q", "--once", "--", "sh", "-c", "exec sh member.sh parent"]
+    worker = stage.shell(f"sleep 1000 > /dev/null 2>&1 & echo $! > other; exec {shlex.join(words)}")
+    stage.until_all_write("parent")
+    other = int((stage.folder / "other").read_text())
+    [guardian] = [pid for pid in children(worker.pid) if pid != other]
+    os.kill(guardian, signal.SIGKILL)
+    try:
+        assert done(worker) == 1
+        assert stage.alive() == []
+        assert stage.is_member(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
 
 
 def test_an_attempt_after_a_requeue_waits_for_the_one_before(stage: Stage) -> None:

@@ -131,7 +131,7 @@ def attended(
         return unfit[0]
     passing = Passing()
     # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of the store.
-    command = Command(words, mask=passing.before, bound=bound, adopts=True)
+    command = Command(words, mask=passing.before, bound=bound, adopts=True, hands_on=True)
     try:
         passing.begin(_Interrupting(passing, command))
         return attend(Custody(command, passing, words, leftovers, undone))

@@ -97,6 +97,8 @@ class Labour:
                 environment=self._environment(),
                 stdin=stdin,
                 each_line=self._progress.line,
+                # Only with its own tree is this a worker, which has one command at a time and no other children.
+                adopts=self._tree is not None,
                 tree=None if self._tree is None else attempt_tree(self._tree.id, self._job.token or 0),
                 within=self._tree,
             )
