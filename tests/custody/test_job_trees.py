@@ -309,6 +309,7 @@ def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(any_stage
     worker = stage.worker("session")
     stage.until_all_write("parent", "session")
     kill(worker, "both")
+    worker.wait()
     # Status 6: the event is kept, and there is no broker.
     assert stage.line("jobs", *(word.format(job_id) for word in words)).status in (0, 6)
     job = stage.hf.jobs.peek(job_id)
@@ -321,6 +322,7 @@ def test_a_cancellation_that_arrives_ends_what_a_worker_left_that_was_killed_wit
     worker = stage.worker("session")
     stage.until_all_write("parent", "session")
     kill(worker, "both")
+    worker.wait()
     job = stage.hf.jobs.peek(job_id)
     assert job is not None
     event = Event(seq=job.last_seq + 1, job_id=job_id, event=EventKind.CANCELLED, timestamp=stage.hf.store.now(), detail="")
