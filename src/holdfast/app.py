@@ -105,7 +105,7 @@ class Holdfast:
         """What jobs tell of themselves."""
         from holdfast.domains.jobs.telling import JobEvents
 
-        return JobEvents(self.store, self.log)
+        return JobEvents(self.store, self.log, self.processes)
 
     @_Part
     def job_log(self) -> "JobLog | None":

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.app import connect
 from holdfast.kernel.holder import Liveness
-from tests.custody.trees import bench_on, deaths, fifos, guardian_of, parent, report
+from tests.custody.trees import bench_on, deaths, fifos, guardian_of, parent, quiet, report
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, remark
@@ -327,3 +327,18 @@ def test_sweep_removes_the_fifos_of_trees_that_nobody_ended(sqlite: Bench) -> No
     with connect(sqlite.url) as hf:
         assert hf.processes.trees.sweep(older_than_s=0) == 1
     assert fifos(sqlite.hf) == []
+
+
+@pytest.mark.parametrize("kept", ["both", "mark"])
+def test_a_signal_ends_what_is_left_also_without_a_guardian(bench: Bench, kept: str) -> None:
+    first = bench.run("r", "--by", "one", "--", *parent(kept))
+    command, grandchild = map(int, line(first).split())
+    with deaths([guardian_of(first), command, grandchild]) as (guard, head, last):
+        guard.kill()
+        quiet(first)
+        head.wait()
+        # It waits for the rest, and has said so.
+        assert f"{grandchild} sleep" in remark(first)
+        first.send_signal(signal.SIGTERM)
+        last.wait()
+        assert end(first) == (0, "", "")

@@ -6,13 +6,14 @@ attempt writes one line, and which processes of the first attempt it found alive
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ import pytest
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
+from holdfast.domains.jobs.events import Event, EventKind, signed
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.places import tree_folder_of
 from tests.patience import PATIENCE_S, until
@@ -63,9 +66,11 @@ KINDS = {
     "no_mark": "env -i /bin/sh member.sh no_mark &",
     "deaf": "setsid sh deaf.sh &",
     "deaf_no_fifo": f'{sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
+    "unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("member.sh").replace("no_fifo", "unmarked")}"',
+    "deaf_unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
 }
 """Ways of a grandchild to be hard to find or to end: an orphan in a session of its own, one without the FIFO, one without the
-mark, and one that ignores SIGTERM and forks all the time."""
+mark, one without both, and one that ignores SIGTERM and forks all the time."""
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
@@ -134,6 +139,14 @@ class Stage:
         worker = self.line.start(*words)
         self._workers.append(worker)
         return worker
+
+    def shell(self, script: str) -> "subprocess.Popen[str]":
+        """A shell in the folder of the test."""
+        pipe = subprocess.PIPE
+        words, environment = ["sh", "-c", script], self.line.environment
+        shell = subprocess.Popen(words, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+        self._workers.append(shell)
+        return shell
 
     def pids(self) -> list[int]:
         try:
@@ -265,7 +278,7 @@ def test_a_pick_that_waits_for_a_tree_without_its_fifo_rests(stage: Stage) -> No
         kill(worker, "both")
         until(lambda: not any(stage.is_member(pid) for pid in stage.named("parent")))
         before = used_by(waiter.pid)
-        Event().wait(4)
+        threading.Event().wait(4)
         assert stage.alive() != []
         # A loop would take all of the time. How often it slept says less: a look at all processes sleeps where one is about
         # to execute another program.
@@ -289,12 +302,31 @@ def test_taking_a_job_away_ends_a_grandchild_with_a_session_of_its_own(stage: St
     assert stage.fifos() == []
 
 
-def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(stage: Stage) -> None:
+@pytest.mark.parametrize("words", [("cancel", "--job", "{}"), ("publish", "{}", "cancelled")], ids=["cancel", "publish"])
+def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(any_stage: Stage, words: tuple[str, ...]) -> None:
+    stage = any_stage
     job_id = stage.register()
     worker = stage.worker("session")
     stage.until_all_write("parent", "session")
     kill(worker, "both")
-    assert stage.line("jobs", "cancel", "--job", job_id).status == 0
+    worker.wait()
+    # Status 6: the event is kept, and there is no broker.
+    assert stage.line("jobs", *(word.format(job_id) for word in words)).status in (0, 6)
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None and job.status is JobStatus.CANCELLED
+    assert stage.alive() == []
+
+
+def test_a_cancellation_that_arrives_ends_what_a_worker_left_that_was_killed_with_its_guardian(stage: Stage) -> None:
+    job_id = stage.register()
+    worker = stage.worker("session")
+    stage.until_all_write("parent", "session")
+    kill(worker, "both")
+    worker.wait()
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None
+    event = Event(seq=job.last_seq + 1, job_id=job_id, event=EventKind.CANCELLED, timestamp=stage.hf.store.now(), detail="")
+    assert stage.hf.job_events.receive(to_json(signed(event, job)), topic=job.events_topic).news
     assert stage.alive() == []
 
 
@@ -362,6 +394,38 @@ def test_a_worker_ends_what_a_killed_guardian_had(stage: Stage) -> None:
     assert stage.fifos() == []
 
 
+@pytest.mark.parametrize("kind", ["unmarked", "deaf_unmarked"])
+def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(any_stage: Stage, kind: str) -> None:
+    """Nothing but its parent tells whose it is: the worker, which adopts it."""
+    stage = any_stage
+    job_id = stage.register()
+    worker = stage.worker(kind, options=("--once",))
+    stage.until_all_write("parent", kind.removesuffix("_unmarked"))
+    os.kill(children(worker.pid)[0], signal.SIGKILL)
+    assert done(worker) == 1
+    assert stage.alive() == []
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None and (job.status, job.error_code) == (JobStatus.ERROR, "command_failed")
+    assert stage.fifos() == []
+
+
+def test_a_worker_leaves_the_children_alone_that_it_was_executed_with(stage: Stage) -> None:
+    """As of a shell that started something and then executed the worker in its own place. Those are not of the tree."""
+    stage.register()
+    words = [*ENTRY, "jobs", "run", "--agent-session", LABEL, "-q", "--once", "--", "sh", "-c", "exec sh member.sh parent"]
+    worker = stage.shell(f"sleep 1000 > /dev/null 2>&1 & echo $! > other; exec {shlex.join(words)}")
+    stage.until_all_write("parent")
+    other = int((stage.folder / "other").read_text())
+    [guardian] = [pid for pid in children(worker.pid) if pid != other]
+    os.kill(guardian, signal.SIGKILL)
+    try:
+        assert done(worker) == 1
+        assert stage.alive() == []
+        assert stage.is_member(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
 def test_an_attempt_after_a_requeue_waits_for_the_one_before(stage: Stage) -> None:
     """The old worker lives, and ends its command while the next worker has the job already."""
     job_id = stage.register()
@@ -376,6 +440,119 @@ def test_an_attempt_after_a_requeue_waits_for_the_one_before(stage: Stage) -> No
     assert done(first) == 4
     stage.check_second_attempt(job_id, deaths=0)
     assert stage.lines() == ["1 on", "1 tidied", "2 later"]
+
+
+_TIDY = """
+tidy() { until [ -e go ]; do sleep 0.02; done; echo 1 tidied >> lines; exit; }
+trap tidy TERM
+echo $$ >> pids
+echo 1 on >> lines
+"""
+_SLOW = _TIDY + "while :; do sleep 0.02; done"
+"""A command that takes SIGTERM for a request to tidy up, and has done so when the test says `go`."""
+
+
+def pick(stage: Stage) -> int:
+    """One look for a job; its exit status."""
+    return stage.line("jobs", "pick", "--agent-session", LABEL).status
+
+
+def slow_attempt_taken_away(stage: Stage, verb: str) -> str:
+    """A job that is pending again while its first command tidies up under a live worker."""
+    job_id = stage.register()
+    stage.start(_SLOW, "--once")
+    until(lambda: stage.lines() == ["1 on"])
+    assert stage.line("jobs", "requeue" if verb == "requeue" else "cancel", "--job", job_id).status == 0
+    if verb == "retry":
+        assert stage.line("jobs", "retry", job_id).status == 0
+    return job_id
+
+
+def check_picked(stage: Stage, job_id: str) -> None:
+    """The job was given out when nothing of the first attempt was left."""
+    assert stage.alive() == []
+    assert stage.lines() == ["1 on", "1 tidied"]
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None and (job.status, job.attempt, job.deaths) == (JobStatus.RUNNING, 2, 0)
+
+
+@pytest.mark.parametrize("verb", ["requeue", "retry"])
+def test_a_one_shot_pick_passes_over_a_job_whose_old_command_still_ends(any_stage: Stage, verb: str) -> None:
+    stage = any_stage
+    job_id = slow_attempt_taken_away(stage, verb)
+    assert (pick(stage), stage.hf.jobs.pick_pending(LABEL)) == (3, None)
+    assert stage.alive() != []
+    shown = stage.line("jobs", "get", "--job", job_id).out
+    assert any(str(pid) in shown for pid in stage.alive()), shown
+    # Another job of the same queue need not wait.
+    other = stage.register()
+    assert stage.line("jobs", "pick", "--agent-session", LABEL).out == f"{other}\n"
+    (stage.folder / "go").touch()
+    until(lambda: pick(stage) == 0)
+    check_picked(stage, job_id)
+
+
+def test_a_waiting_pick_gets_such_a_job_when_the_last_process_is_gone(any_stage: Stage) -> None:
+    stage = any_stage
+    job_id = slow_attempt_taken_away(stage, "requeue")
+    waiter = stage.line.start("jobs", "pick", "--agent-session", LABEL, "--wait", "100")
+    assert pick(stage) == 3
+    (stage.folder / "go").touch()
+    out, err = waiter.communicate(timeout=PATIENCE_S)
+    assert (out, waiter.returncode) == (f"{job_id}\n", 0), err
+    check_picked(stage, job_id)
+
+
+def test_a_worker_that_ends_a_job_does_not_get_such_a_job_with_it(stage: Stage) -> None:
+    job_id = slow_attempt_taken_away(stage, "requeue")
+    first = stage.register(priority=1)
+    mine = stage.hf.jobs.pick_pending(LABEL)
+    assert mine is not None and mine.job_id == first and mine.token is not None
+    assert stage.hf.jobs.finish_and_pick(first, "completed", token=mine.token).picked is None
+    assert stage.alive() != []
+    (stage.folder / "go").touch()
+    assert stage.hf.jobs.pick_pending(LABEL, wait_s=PATIENCE_S) is not None
+    check_picked(stage, job_id)
+
+
+def test_one_shot_picks_end_the_deaf_processes_that_a_stopped_worker_keeps(stage: Stage) -> None:
+    """Nobody else ends them: the worker cannot hear that the job was taken away."""
+    job_id = stage.register()
+    worker = stage.worker("deaf")
+    stage.until_all_write("parent", "deaf")
+    stop_outside(worker.pid, stage.url)
+    assert stage.line("jobs", "requeue", "--job", job_id).status == 0
+    until(lambda: pick(stage) == 0)
+    assert stage.alive() == []
+    job = stage.hf.jobs.peek(job_id)
+    assert job is not None and (job.attempt, job.deaths) == (2, 0)
+
+
+def test_a_retry_after_a_time_limit_waits_for_the_processes_of_a_stopped_worker(stage: Stage) -> None:
+    job_id = stage.register(idle_timeout_sec=2)
+    worker = stage.start(_SLOW, "--heartbeat", "0.2")
+    until(lambda: stage.lines() == ["1 on"])
+    stop_outside(worker.pid, stage.url)
+    until(lambda: [job.job_id for job in stage.hf.jobs.reap()] == [job_id])
+    assert stage.line("jobs", "retry", job_id).status == 0
+    assert pick(stage) == 3
+    assert stage.alive() != []
+    (stage.folder / "go").touch()
+    until(lambda: pick(stage) == 0)
+    check_picked(stage, job_id)
+
+
+def test_a_retry_waits_for_a_command_that_told_its_own_end_and_still_tidies_up(stage: Stage) -> None:
+    job_id = stage.register()
+    tell = f"{' '.join(ENTRY)} jobs publish {job_id} error --token $HOLDFAST_JOB_TOKEN --detail failed > /dev/null 2>&1"
+    stage.start(f"{_TIDY}{tell}\ntidy", "--once")
+    until(lambda: (job := stage.hf.jobs.peek(job_id)) is not None and job.status is JobStatus.ERROR)
+    assert stage.line("jobs", "retry", job_id).status == 0
+    assert pick(stage) == 3
+    assert stage.alive() != []
+    (stage.folder / "go").touch()
+    until(lambda: pick(stage) == 0)
+    check_picked(stage, job_id)
 
 
 def test_a_job_that_was_ended_by_its_limit_under_a_stopped_worker_loses_its_processes(stage: Stage) -> None:

@@ -44,3 +44,16 @@ def test_the_next_holder_begins_when_the_last_process_is_gone(bench: Bench, kill
     assert bench.nothing_left()
     bench.hf.processes.trees.sweep(older_than_s=0)
     assert fifos(bench.hf) == []
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_leftovers_that_a_killed_guardian_had_are_ended(bench: Bench, kept: str) -> None:
+    first = bench.run("r", "--leftovers", "end", "--", *parent(kept))
+    command, grandchild = map(int, line(first).split())
+    with deaths([guardian_of(first), command, grandchild]) as (guard, head, last):
+        guard.kill()
+        quiet(first)
+        head.wait()
+        last.wait()
+        first.wait()
+    assert bench.nothing_left()

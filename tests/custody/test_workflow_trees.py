@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.app import Holdfast, connect
+from holdfast.doctor.finding import Verdict
+from holdfast.doctor.left import leftovers
 from holdfast.domains.workflows import Workflow
 from tests.custody.trees import end_left
 from tests.patience import PATIENCE_S, until
@@ -253,6 +255,23 @@ def test_the_next_swap_ends_a_load_whose_wrapper_and_guardian_were_killed(bench:
     bench.let_go()
     assert end(second)[:2] == (0, "loaded\n")
     assert not lives(load) and not lives(child)
+
+
+def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
+    first, (guardian, load, child) = bench.load()
+    assert [found.verdict for found in leftovers(bench.hf)] == [Verdict.OK]
+    killed(guardian, first.pid)
+    [found] = leftovers(bench.hf)
+    assert (found.check, found.verdict) == ("leftovers", Verdict.WARN)
+    assert f"{load} python" in found.says and f"{child} python" in found.says
+    # The command that it names does what it says. Looking did not.
+    assert lives(load) and lives(child) and "`holdfast swap to " in found.mend
+    second = bench.begin("swap", "to", "A", "--", "echo", "loaded")
+    assert line(first) == "asked"
+    bench.let_go()
+    assert end(second)[:2] == (0, "loaded\n")
+    assert not lives(load) and not lives(child)
+    assert [found.verdict for found in leftovers(bench.hf)] == [Verdict.OK]
 
 
 def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Bench) -> None:

@@ -137,6 +137,7 @@ NOT_SERVED = {
     "JobEvents.told_end": "for whoever runs the command of a job: a worker is a process",
     "JobEvents.with_step": "a part of another call, in its transaction",
     "Jobs.abandoned": _MEASURED,
+    "Jobs.survivors": "processes of the machine of whoever asks",
     "Jobs.unpickable": _MEASURED,
     "Jobs.counts": _SHOWN,
     "Jobs.next_seq": "a number that `publish` takes by itself",

@@ -48,7 +48,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.workers: list[int] = [self.start() for _ in range(2)]
         self.journal = Journal(self.store, actor="model")  # type: ignore[arg-type]
         self.jobs = Jobs(self.store, self.journal, self.seat)  # type: ignore[arg-type]
-        self.events = JobEvents(self.store, self.journal)  # type: ignore[arg-type]
+        self.events = JobEvents(self.store, self.journal, self.seat)  # type: ignore[arg-type]
         self.oracle = JobOracle()
         self.ids: list[str] = []
         self.tokens: dict[int, int] = {}

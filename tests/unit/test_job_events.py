@@ -35,7 +35,7 @@ class World:
         self.store = store
         self.journal = Journal(store, actor="tester")
         self.jobs = Jobs(store, self.journal, Procfs())
-        self.events = JobEvents(store, self.journal)
+        self.events = JobEvents(store, self.journal, Procfs())
 
     def running(self, **more: Any) -> Job:
         self.jobs.register_job("do it", agent="a", agent_session="s", **more)

@@ -10,6 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping
+from holdfast.domains.jobs.events import Event, EventKind, signed
+from holdfast.domains.jobs.telling import JobEvents
+from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, attempt_tree
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.testing.clock import ManualClock
@@ -31,6 +34,8 @@ class JobTrees(Trees):
         self.asked_s: dict[str, float | None] = {}
         """How long ago each was asked; None for a tree that cannot be asked."""
         self.killed: list[str] = []
+        self.searched: list[str] = []
+        """The trees that /proc was searched for."""
         self.immortal = False
 
 
@@ -42,7 +47,11 @@ class JobSeat(Seat):
         self.trees = trees
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        self.trees.searched += [tree] if in_sight else []
         return Liveness.ALIVE if self.trees.lives(tree) else Liveness.DEAD
+
+    def watch_tree(self, tree: str) -> int | None:
+        return self.trees.watch(tree)
 
     def ask_tree(self, tree: str) -> float | None:
         self.trees.asked.append(tree)
@@ -242,3 +251,115 @@ def test_a_waiting_pick_comes_back_when_the_grace_is_over(world: World, trees: J
     job = world.jobs.pick_pending(LABEL, wait_s=NEVER_S)
     assert job is not None and job.attempt == 2
     assert trees.killed == [TREE]
+
+
+# --- earlier attempts whose worker lives ---
+
+
+def taken_away(world: World, trees: JobTrees, **more: Any) -> tuple[Job, str]:
+    """A job that was put back while its worker lives, and the tree of its first attempt, which lives too."""
+    world.register(**more)
+    job = world.pick(replace(world.worker(7), tree=TREE))
+    tree = attempt_tree(TREE, job.token or 0)
+    trees.begin(tree)
+    world.jobs.requeue(job.job_id)
+    return job, tree
+
+
+def test_a_pick_passes_over_a_job_until_the_tree_of_its_earlier_attempt_is_gone(world: World, trees: JobTrees) -> None:
+    job, tree = taken_away(world, trees)
+    assert world.jobs.pick_pending(LABEL) is None
+    assert (trees.asked, trees.killed) == ([tree], [])
+    other = world.register()
+    assert world.pick().job_id == other.job_id
+    trees.end(tree)
+    again = world.pick()
+    assert (again.job_id, again.attempt, again.deaths) == (job.job_id, 2, 0)
+
+
+def test_a_pick_after_the_grace_kills_the_tree_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+    job, tree = taken_away(world, trees)
+    trees.asked_s[tree] = TREE_GRACE_S
+    assert world.pick().job_id == job.job_id
+    assert trees.killed == [tree]
+
+
+def test_a_tree_of_an_earlier_attempt_that_cannot_be_killed_is_tried_now_and_then(world: World, trees: JobTrees) -> None:
+    _, tree = taken_away(world, trees)
+    trees.immortal = True
+    trees.asked_s[tree] = TREE_GRACE_S
+    for _ in range(3):
+        assert world.jobs.pick_pending(LABEL) is None
+    assert trees.killed == [tree]
+
+
+def test_a_job_that_ends_does_not_bring_its_worker_a_job_whose_earlier_attempt_lives(world: World, trees: JobTrees) -> None:
+    first = world.register(priority=1)
+    mine = world.pick()
+    assert mine.job_id == first.job_id
+    job, tree = taken_away(world, trees)
+    last = world.register()
+    token = mine.token or 0
+    finished = world.jobs.finish_and_pick(first.job_id, "completed", token=token)
+    assert (finished.done.status, finished.picked and finished.picked.job_id) == (JobStatus.COMPLETED, last.job_id)
+    trees.end(tree)
+    finished = world.jobs.finish_and_pick(last.job_id, "completed", token=finished.picked.token)  # type: ignore[union-attr,arg-type]
+    assert (finished.picked and finished.picked.job_id) == job.job_id
+
+
+def test_another_machine_does_not_see_the_tree_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+    job, _ = taken_away(world, trees)
+    far = registry(world, trees, 3, Machine("host-2"))
+    picked = far.pick_pending(LABEL)
+    assert picked is not None and picked.job_id == job.job_id
+    assert trees.asked == []
+
+
+def test_proc_is_searched_only_for_attempts_that_were_taken_away(world: World, trees: JobTrees) -> None:
+    world.register()
+    job = world.pick(replace(world.worker(7), tree=TREE))
+    world.jobs.update_status(job.job_id, "error", token=job.token)
+    world.jobs.retry(job.job_id)
+    # Its worker gave the verdict when the tree was gone. If its command did, the FIFO tells.
+    again = world.pick(replace(world.worker(8), tree=TREE))
+    assert trees.searched == []
+    world.jobs.requeue(again.job_id)
+    world.pick()
+    assert trees.searched == [attempt_tree(TREE, again.token or 0)]
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+    job, tree = taken_away(world, trees)
+    was_watched = threading.Event()
+    seat = world.jobs._reaper._processes
+    watch = seat.watch_tree
+    seat.watch_tree = lambda tree: (watch(tree), was_watched.set())[0]  # type: ignore[method-assign,assignment]
+    got: list[Job | None] = []
+    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+    waiter.start()
+    assert was_watched.wait(PATIENCE_S)
+    assert got == []
+    trees.end(tree)
+    waiter.join(PATIENCE_S)
+    assert [one and (one.job_id, one.attempt) for one in got] == [(job.job_id, 2)]
+
+
+@pytest.mark.parametrize("told", ["publish", "receive"])
+def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(world: World, trees: JobTrees, told: str) -> None:
+    job = orphaned(world)
+    events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
+    if told == "publish":
+        events.publish(job.job_id, "cancelled")
+    else:
+        event = Event(seq=9, job_id=job.job_id, event=EventKind.CANCELLED, timestamp=world.store.now())
+        assert events.receive(to_json(signed(event, job))).news
+    assert trees.killed == [TREE]
+
+
+@pytest.mark.parametrize("kind", ["completed", "error"])
+def test_a_command_that_tells_its_own_end_may_finish(world: World, trees: JobTrees, kind: str) -> None:
+    job = orphaned(world)
+    events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
+    events.publish(job.job_id, kind)
+    assert (trees.asked, trees.killed) == ([], [])

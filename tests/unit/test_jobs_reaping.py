@@ -23,7 +23,7 @@ from holdfast.stores import waking
 from holdfast.testing.clock import ManualClock
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES, Machine, lock_database, open_store
+from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
 
 __all__ = ["lock_database"]
 
@@ -39,7 +39,7 @@ class World:
         self.machine = Machine()
         self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
         self.jobs = self.registry(1)
-        self.events = JobEvents(self.store, self.journal)  # type: ignore[arg-type]
+        self.events = JobEvents(self.store, self.journal, Seat(self.machine, 1))  # type: ignore[arg-type]
 
     def registry(self, pid: int, machine: Machine | None = None) -> Jobs:
         return Jobs(self.store, self.journal, (machine or self.machine).begin(pid))  # type: ignore[arg-type]
@@ -208,8 +208,8 @@ def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(world: Wor
     world.pick(world.worker(7))
     pick = world.jobs._pick
 
-    def dying(label: str, holder: Holder | None, timeout_s: float) -> Job | None:
-        picked = pick(label, holder, timeout_s)
+    def dying(*arguments: Any) -> Job | None:
+        picked = pick(*arguments)
         if picked is None:
             world.machine.end(7)
         return picked

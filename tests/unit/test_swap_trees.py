@@ -41,6 +41,9 @@ class Trees:
         """The trees that somebody wanted to end."""
         self.was_asked = threading.Event()
 
+    def begin(self, tree: str) -> None:
+        self._living[tree] = []
+
     def end(self, tree: str) -> None:
         with self._mutex:
             for fd in self._living.pop(tree):

@@ -8,7 +8,7 @@ from holdfast.app import Holdfast
 from holdfast.doctor.finding import Finding, fail, ok, warn
 from holdfast.doctor.stored import unwritable
 from holdfast.domains.agents.cleanup import REMOVED_FOR
-from holdfast.domains.workflows.refusing import unknown_words
+from holdfast.domains.workflows.refusing import remains_words, unknown_words
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
 from holdfast.kernel.wording import counted
 from holdfast.places import workflow_folder
@@ -80,6 +80,9 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if sight.marker is not None and sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
         mend = "`holdfast swap reconcile` clears it, and so does the next one who looks"
         yield warn("leftovers", f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead", mend)
+    elif sight.marker is not None and (remains := hf.workflows.remains(sight.marker)) is not None:
+        mend = "`holdfast swap to RECIPE -- COMMAND` ends that load and then runs COMMAND: until then no work begins"
+        yield warn("leftovers", remains_words(remains), mend)
     if sight.marker is None and sight.loaded.unknown is not None:
         mend = "load a recipe with `holdfast swap to RECIPE -- COMMAND`: until then no work begins"
         yield warn("leftovers", f"it is unknown what is loaded: {unknown_words(sight.loaded.unknown)}", mend)

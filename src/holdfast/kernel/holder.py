@@ -124,6 +124,11 @@ class Processes(Protocol):
         """Does any process of a tree of this machine live? `in_sight` says that its pid namespace is this process's."""
         ...
 
+    def watch_tree(self, tree: str) -> int | None:
+        """A descriptor that becomes readable when a tree of this machine may have ended (the caller closes it); None when there
+        is none to wait for."""
+        ...
+
     def ask_tree(self, tree: str) -> float | None:
         """Send SIGTERM to every process of a tree of this machine, unless that was done before; return how many seconds ago it
         was done first. None when this process cannot do it: the tree is another user's, or its own. Does not wait."""

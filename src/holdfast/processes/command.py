@@ -4,11 +4,13 @@ The command exists before its claim is asked for, so that it can be the claim's 
 becomes the program. Until `begin` it sleeps, and it ends by itself if the wrapper dies before that.
 """
 
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
@@ -18,10 +20,11 @@ from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import fifo
 from holdfast.processes import guardian as guardians
+from holdfast.processes import kill as killing
 from holdfast.processes.scan import GUARDIAN, MARK, stat
 from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.signals import EXIT_SIGNALLED
-from holdfast.processes.trees import Trees, new_id
+from holdfast.processes.trees import KILLED_S, Trees, new_id
 
 LEFTOVERS = ("wait", "keep", "end")
 """What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
@@ -50,8 +53,9 @@ class Command:
 
     `mask` is the signal mask that the command gets. A `bound` command is ended when this process dies. A `leader` has a session
     of its own; any other stays in this process's group. `adopts` makes this process the one that orphans of the tree come to
-    if the guardian is killed: only for a process that has no other children. `environment` replaces this process's own. With
-    `within`, the command's tree is the part `tree` of a tree that this process shares among its commands.
+    if the guardian is killed, unless it has other children now: it could not tell them apart. It must start no others while the
+    command lives. `hands_on` gives the command every descriptor of this process, as a shell does. `environment` replaces this
+    process's own. With `within`, the command's tree is the part `tree` of a tree that this process shares among its commands.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Command:
         bound: bool = False,
         leader: bool = False,
         adopts: bool = False,
+        hands_on: bool = False,
         grace_s: float = TREE_GRACE_S,
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -78,8 +83,8 @@ class Command:
         self._bound = bound
         self.grace_s = grace_s
         self._cwd = cwd
-        self._adopts = adopts
-        if adopts:
+        self._adopts = adopts and not _has_children()
+        if self._adopts:
             guardians.become_subreaper()
         around = os.environ if environment is None else environment
         outer = around.get(MARK)
@@ -89,16 +94,15 @@ class Command:
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
         try:
             for fd in (orders, said):
-                os.set_inheritable(fd, adopts)
+                os.set_inheritable(fd, hands_on)
             self._started: subprocess.Popen[bytes] | None = subprocess.Popen(
                 [sys.executable, "-I", "-S", _PROGRAM, str(orders), str(said), str(int(leader))],
                 env={**around, **own},
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                # A wrapper hands on every descriptor that it was given, as a shell does.
-                close_fds=not adopts,
-                pass_fds=() if adopts else (orders, said),
+                close_fds=not hands_on,
+                pass_fds=() if hands_on else (orders, said),
                 # The group that it has anyway. Without this Python would use posix_spawn(3), and glibc's ignores two signals in
                 # the child, and so in the command.
                 process_group=os.getpgrp(),
@@ -128,6 +132,8 @@ class Command:
         self.path: str | None = None
         self._executed = False
         self._ending = False
+        self._kill_s: float | None = None
+        self._wake = -1
         self._over = False
         self.began = False
         """Was it let become the command?"""
@@ -289,6 +295,8 @@ class Command:
         """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the guardian was killed,
         `wait_for_tree` does it."""
         self._ending = True
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
         self._signal(self._guardian_fd, signal.SIGTERM)
         self._signal(self._guardian_fd, signal.SIGCONT)
 
@@ -352,16 +360,37 @@ class Command:
 
     def _wait_without_guardian(self, timeout_s: float | None) -> bool:
         """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
-        lives = False
-        if self._trees is not None and (self._ending or not self._adopts):
-            if self._ending:
-                lives = not self._trees.end(self.tree, self.grace_s)
-            else:
-                lives = not self._trees.wait_for_end(self.tree, timeout_s)
-            lives = lives and self._trees.liveness(self.tree, in_sight=True) is Liveness.ALIVE
         if self._adopts:
-            _reap_all()
-        return self._adopts or not lives
+            return self._end_adopted() if self._ending else self._wait_for_adopted(timeout_s)
+        if self._trees is None:
+            return True
+        gone = self._trees.end(self.tree, self.grace_s) if self._ending else self._trees.wait_for_end(self.tree, timeout_s)
+        return gone or self._trees.liveness(self.tree, in_sight=True) is not Liveness.ALIVE
+
+    def _wait_for_adopted(self, timeout_s: float | None) -> bool:
+        """Wait for all children of this process, which are what a killed guardian had, until the time is up; or end them, if
+        `end_tree` says so in a signal's handler or another thread. True when none is left."""
+        self._wake = os.eventfd(int(self._ending), os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            gone = _reap_until(math.inf if timeout_s is None else time.monotonic() + timeout_s, self._wake)
+        finally:
+            wake, self._wake = self._wake, -1
+            os.close(wake)
+        return gone or (self._ending and self._end_adopted())
+
+    def _end_adopted(self) -> bool:
+        """End all children of this process. True when none is left, False when the kernel
+        does not end what was killed: then call again."""
+        if self._kill_s is None:
+            killing.ask(guardians.below(), guardians.is_below)
+            self._kill_s = time.monotonic() + self.grace_s
+        give_up_s = max(time.monotonic(), self._kill_s) + KILLED_S
+        while not _reap_until(self._kill_s):
+            if time.monotonic() >= give_up_s:
+                return False
+            killing.kill(guardians.below, guardians.is_below)
+            self._kill_s = time.monotonic() + guardians.KILL_AGAIN_S
+        return True
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""
@@ -452,13 +481,43 @@ def _readable(fd: int, timeout_s: float | None) -> bool:
     return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))
 
 
-def _reap_all() -> None:
-    """Wait for all children of this process, which are what a killed guardian had."""
+def _has_children() -> bool:
+    """As a process has that a shell became after it had started others."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap_until(end_s: float, wake: int | None = None) -> bool:
+    """Wait for all children of this process, until a time, or until `wake` is readable. False when children are left."""
     try:
         while True:
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or (wake is not None and _readable(wake, 0)):
+                return False
+            _wait_for_child(left_s, wake)
     except ChildProcessError:
+        return True
+
+
+def _wait_for_child(timeout_s: float, wake: int | None) -> None:
+    """Sleep until a child may have ended. One of them is watched: while they are ended, others come to this process."""
+    waiting = select.poll()
+    if wake is not None:
+        waiting.register(wake, select.POLLIN)
+    try:
+        fd = os.pidfd_open(guardians.below()[0])
+    except (OSError, IndexError):
+        # It has ended, or /proc does not show another user's.
+        waiting.poll(min(timeout_s, guardians.KILL_AGAIN_S) * 1000)
         return
+    waiting.register(fd, select.POLLIN)
+    waiting.poll(None if timeout_s == math.inf else timeout_s * 1000)
+    os.close(fd)
 
 
 def _same_group(pid: int) -> bool:

@@ -111,26 +111,29 @@ class Guard:
         if self._woken in ready and signal.SIGTERM in os.read(self._woken, 512):
             self.end()
         if self._kill_s is not None and time.monotonic() >= self._kill_s:
-            killing.kill(self._members, self._belongs)
+            killing.kill(below, is_below)
             self._kill_s = time.monotonic() + KILL_AGAIN_S
         return ready
 
     def end(self) -> None:
         """Ask every process to end, and kill what is left after the grace."""
         if self._kill_s is None:
-            killing.ask(self._members(), self._belongs)
+            killing.ask(below(), is_below)
             self._kill_s = time.monotonic() + self.grace_s
 
-    def _members(self) -> list[int]:
-        return descendants([os.getpid()])
 
-    def _belongs(self, pid: int) -> bool:
-        """Is it below this process? Only that cannot be another's by now."""
-        while pid > 1 and (seen := stat(pid)) is not None:
-            if seen.parent == os.getpid():
-                return True
-            pid = seen.parent
-        return False
+def below() -> list[int]:
+    """The processes below this one."""
+    return descendants([os.getpid()])
+
+
+def is_below(pid: int) -> bool:
+    """Is a process below this one? Then its pid cannot be another's by now."""
+    while pid > 1 and (seen := stat(pid)) is not None:
+        if seen.parent == os.getpid():
+            return True
+        pid = seen.parent
+    return False
 
 
 class _Wrapper:

@@ -17,10 +17,7 @@ tmux server can."""
 
 class PipedCommand:
     """A running command with a session of its own, which is ended when this process dies. `each_line` gets each line of its
-    output, in a thread. Raises Unavailable when it cannot be started."""
-
-    recheck_s: float | None = None
-    """Its end is always told by `fd`."""
+    output, in a thread. See `Command` for `adopts`, `tree` and `within`. Raises Unavailable when it cannot be started."""
 
     def __init__(
         self,
@@ -31,6 +28,7 @@ class PipedCommand:
         environment: Mapping[str, str],
         stdin: bytes,
         each_line: Callable[[bytes], None],
+        adopts: bool = False,
         tree: str | None = None,
         within: SharedTree | None = None,
         grace_s: float = TREE_GRACE_S,
@@ -45,6 +43,7 @@ class PipedCommand:
                 words,
                 leader=True,
                 bound=True,
+                adopts=adopts,
                 cwd=cwd,
                 environment=environment,
                 stdin=its_input,

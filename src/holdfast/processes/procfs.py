@@ -132,6 +132,9 @@ class Procfs:
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         return self.trees.liveness(tree, in_sight=in_sight and self._view().own)
 
+    def watch_tree(self, tree: str) -> int | None:
+        return self.trees.watch(tree)
+
     def ask_tree(self, tree: str) -> float | None:
         return self.trees.ask(tree)
 

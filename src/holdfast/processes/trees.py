@@ -25,7 +25,7 @@ from holdfast.processes.scan import stat as process_stat
 _ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z")
 """With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`."""
 _SWEEP_AGE_S = 60.0
-_KILLED_S = 5.0
+KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
 
 _KILLED_AGAIN_S = 0.2
@@ -145,9 +145,9 @@ class Trees:
             return self._belongs(tree, pid)
 
         guarded = self._ask(tree)
-        if self.wait_for_end(tree, grace_s + (_KILLED_S if guarded else 0.0)):
+        if self.wait_for_end(tree, grace_s + (KILLED_S if guarded else 0.0)):
             return True
-        deadline_s = time.monotonic() + _KILLED_S
+        deadline_s = time.monotonic() + KILLED_S
         while time.monotonic() < deadline_s:
             # Each is stopped as soon as it is found: what is stopped forks no more.
             scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))

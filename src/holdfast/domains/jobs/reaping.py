@@ -6,9 +6,7 @@ another machine, it died if it gave no sign of life for its lease. A job past it
 its idle limit, ends in error. A claim without a recorded process is ended by these limits alone.
 
 A dead worker may leave processes of its command behind. Its job is put back only when the last of them is gone, and the reaper
-ends them. No sweep sleeps for the grace: the first one that finds them sends SIGTERM and goes on, and the first one after the
-grace sends SIGKILL, in whatever process it runs. A waiting pick is woken by their end, and at the end of the grace. All this is
-done outside of transactions.
+ends them as `leftovers` does, outside of transactions. A waiting pick is woken by their end, and at the end of the grace.
 """
 
 import contextlib
@@ -23,6 +21,7 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import steps
+from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.record import (
     JOBS,
     TIMED_OUT,
@@ -43,11 +42,9 @@ from holdfast.kernel.limits import (
     JOBS_OF_WORKERS_READ,
     JOBS_SWEEP_EVERY_S,
     JOBS_SWEPT_MAX,
-    JOBS_TREE_AGAIN_S,
     JOBS_WATCHED_MAX,
     RETENTION_JUMP_BELIEVED_S,
     TRANSACT_TIMEOUT_S,
-    TREE_GRACE_S,
 )
 from holdfast.kernel.ordering import Parts
 from holdfast.kernel.space import rows
@@ -77,14 +74,13 @@ class Watched(NamedTuple):
 class Reaper:
     """Reaps the jobs of one store."""
 
-    def __init__(self, store: Store, journal: Journal, processes: Processes) -> None:
+    def __init__(self, store: Store, journal: Journal, processes: Processes, leftovers: Leftovers) -> None:
         self._store = store
         self._journal = journal
         self._processes = processes
+        self._leftovers = leftovers
         self._steady = steady_clock(store)
         self._next_s = 0.0
-        self._undying: dict[str, float] = {}
-        """Trees that SIGKILL did not end, and when to try again: each try takes seconds."""
 
     def sweep_if_due(self) -> bool:
         """Sweep, unless this process did so a moment ago; say whether it did. A busy worker need not look at every pick."""
@@ -105,13 +101,6 @@ class Reaper:
     def due(self) -> list[Job]:
         """The running jobs that the next sweep would reap. Changes nothing."""
         return list({job.job_id: job for suspects in self._suspects({}, ends=False) for job in suspects}.values())
-
-    def end_left_by(self, job: Job) -> None:
-        """End the processes that a dead worker left, when its running job was taken away from it. Sleeps until they are gone,
-        for longer than the grace only if SIGKILL does not end them."""
-        holder = job.claimed_by
-        if holder is not None and holder.tree and self._seen(holder, ends=False).ending:
-            self._processes.end_tree(holder.tree, TREE_GRACE_S)
 
     def _suspects(self, known: "Known", *, ends: bool = True) -> Iterator[list[Job]]:
         """Running jobs that must be reaped, as they are when they are asked for; perhaps one of them twice, if it is not. With
@@ -149,19 +138,24 @@ class Reaper:
             start = following
 
     @contextmanager
-    def watching(self, holders: Sequence[Holder]) -> Iterator[Watched]:
-        """Watch processes that were alive a moment ago, for the block."""
+    def watching(self, holders: Sequence[Holder], trees: Sequence[str] = ()) -> Iterator[Watched]:
+        """Watch processes and trees that were alive a moment ago, for the block."""
         import os
 
-        watched = holders[:JOBS_WATCHED_MAX]
+        watched = holders[: max(JOBS_WATCHED_MAX - len(trees), 0)]
         fds = [self._processes.death(holder) for holder in watched]
+        tree_fds = [self._processes.watch_tree(tree) for tree in trees[:JOBS_WATCHED_MAX]]
         # Whoever cannot be watched may have died since: nothing would tell of that any more.
         unwatched = [holder for holder, fd in zip(watched, fds, strict=True) if fd is None]
         died = any(self._probe(holder) is Liveness.DEAD for holder in unwatched)
+        gone = any(
+            fd is None and self._processes.tree_liveness(tree, in_sight=True) is not Liveness.ALIVE
+            for tree, fd in zip(trees, tree_fds, strict=False)
+        )
         try:
-            yield Watched([fd for fd in fds if fd is not None], died)
+            yield Watched([fd for fd in (*fds, *tree_fds) if fd is not None], died or gone)
         finally:
-            for fd in fds:
+            for fd in (*fds, *tree_fds):
                 if fd is not None:
                     os.close(fd)
 
@@ -187,18 +181,11 @@ class Reaper:
         return self._ended(holder, holder.tree) if ends else _Seen(whole, holder, ending=True)
 
     def _ended(self, holder: Holder, tree: str) -> "_Seen":
-        """Bring the tree of a dead worker nearer to its end."""
-        asked_s = self._processes.ask_tree(tree)
-        if asked_s is None:
-            # Only the job's time limits can end it from here.
-            return _Seen(Liveness.ALIVE, holder)
-        if asked_s < TREE_GRACE_S:
-            return _Seen(Liveness.ALIVE, holder, ending=True, again_s=TREE_GRACE_S - asked_s)
-        if time.monotonic() < self._undying.get(tree, 0.0):
-            return _Seen(Liveness.ALIVE, holder)
-        if not self._processes.end_tree(tree, 0.0):
-            self._undying[tree] = time.monotonic() + JOBS_TREE_AGAIN_S
-        return _Seen(self._probe(holder), holder)
+        """Bring the tree of a dead worker nearer to its end. If nothing more can be done, only the job's time limits end it."""
+        again_s = self._leftovers.ask_or_kill(tree)
+        if again_s is None:
+            return _Seen(self._probe(holder), holder)
+        return _Seen(Liveness.ALIVE, holder, ending=True, again_s=again_s)
 
     def _verdict(self, job: Job, seen: "_Seen", now: datetime) -> Job | None:
         # Where its tree is being ended, the job is put back when that is done, and not ended by its limits in between.

@@ -1,7 +1,7 @@
 """The registry of jobs: each operation is one transaction, and its journal entry commits with it."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
@@ -12,13 +12,14 @@ from holdfast.domains.jobs import steps
 from holdfast.domains.jobs.bounds import no_room, too_large
 from holdfast.domains.jobs.broker import Broker
 from holdfast.domains.jobs.late import Kept, Verdict, check_verdict
+from holdfast.domains.jobs.leftovers import Leftovers, LiveTree
 from holdfast.domains.jobs.reaping import Reaper
 from holdfast.domains.jobs.record import ATTEMPTS_MAX, JOBS, NEW_JOB_LIMITS, TOO_LARGE, Job, JobStatus, TimeLimits
 from holdfast.domains.jobs.unanswered import Unanswered
 from holdfast.domains.jobs.writing import job_topic, queue_topic, write
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Corrupt, HoldfastError, ImpossibleTransition, InvalidValue, NotFound, Unavailable
-from holdfast.kernel.holder import Holder, Processes, check_holder
+from holdfast.kernel.holder import Holder, Processes, Survivor, check_holder
 from holdfast.kernel.limits import (
     JOB_PAST_ERROR_BYTES_MAX,
     JOBS_KEEP_LEAST,
@@ -50,11 +51,17 @@ class _NoRoom(NamedTuple):
     job: Job
 
 
+class _Preceded(NamedTuple):
+    """A pending job of which processes of an earlier attempt may live on this machine. Nobody has looked yet."""
+
+    job: Job
+
+
 class _FinishedAndBegun(NamedTuple):
     """What the transaction of `finish_and_pick` came to."""
 
     done: Job
-    picked: Job | _NoRoom | None
+    picked: Job | _NoRoom | _Preceded | None
 
 
 _JOBS_ALONE: Scope = [rows(JOBS)]
@@ -92,7 +99,8 @@ class Jobs:
         self._journal = journal
         self._keep = keep or _DEFAULTS
         self._limits = limits
-        self._reaper = Reaper(store, journal, processes)
+        self._leftovers = Leftovers(processes, embedded=store.embedded)
+        self._reaper = Reaper(store, journal, processes, self._leftovers)
         self._unanswered = Unanswered(store, journal)
         self.warn: Callable[[str], None] = _log
 
@@ -162,8 +170,11 @@ class Jobs:
         another machine, the same happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder,
         as for a one-shot command, only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd`
         becomes readable. What a holder may have been given by a call that was not answered is put back by its process's next
-        one. Raises InvalidName, and InvalidValue for a `wait_s` that is no number; LockTimeout when another writer kept the
-        store shut until its end.
+        one.
+
+        A job is passed over while processes of an earlier attempt at it live on this machine. They are asked to end, and killed
+        after the grace; a pick that waits gets the job when they are gone. Raises InvalidName, and InvalidValue for a `wait_s`
+        that is no number; LockTimeout when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
@@ -177,14 +188,15 @@ class Jobs:
         with self._store.listen([queue_topic(agent_session)]) as ears:
             while True:
                 swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
-                job = deadline.insist(partial(self._pick, agent_session, holder), stop_fd=stop_fd)
+                old: list[LiveTree] = []
+                job = deadline.insist(partial(self._pick, agent_session, holder, old), stop_fd=stop_fd)
                 left_s = deadline.left_s()
                 if job is not None or deadline.passed():
                     return job
                 # Whoever took a job since the sweep is not watched: of that one's death the next look tells, a little later.
-                ends = [seconds for seconds in (left_s, swept.again_s) if seconds is not None]
-                sleep_s = min(ends, default=None)
-                with self._reaper.watching(swept.alive) as watched:
+                ends = [left_s, swept.again_s, *(tree.again_s for tree in old)]
+                sleep_s = min((seconds for seconds in ends if seconds is not None), default=None)
+                with self._reaper.watching(swept.alive, [tree.id for tree in old]) as watched:
                     woken = ears.wait(0 if watched.died else sleep_s, also=[*watched.fds, *stops])
                 if stop_fd in woken.ready:
                     return None
@@ -217,7 +229,8 @@ class Jobs:
 
         def body(tx: Tx) -> Job | Kept:
             job = existing(tx, job_id)
-            taken_from[:] = [job] if job.status is JobStatus.RUNNING and token is None else []
+            is_taken = job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.CANCELLED)
+            taken_from[:] = [job] if is_taken else []
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
             after = steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None)
@@ -230,8 +243,7 @@ class Jobs:
 
         moved = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
         for job in taken_from:
-            # A live worker hears of it, and ends its command by itself.
-            self._reaper.end_left_by(job)
+            self._leftovers.end_of_dead_worker(job)
         return moved.fail() if isinstance(moved, Kept) else moved
 
     def finish_and_pick(
@@ -281,10 +293,12 @@ class Jobs:
         self._tell(damaged)
         if isinstance(finished, Kept):
             return finished.fail()
-        if isinstance(finished.picked, _NoRoom):
-            self._pass_over(finished.picked.job)
-            return Finished(finished.done, self._pick(agent_session or finished.done.agent_session, holder))
-        return Finished(finished.done, finished.picked)
+        picked = finished.picked
+        if isinstance(picked, (_NoRoom, _Preceded)):
+            # The job has ended, and that must be known even if the store is away from here on.
+            with contextlib.suppress(Unavailable):
+                return Finished(finished.done, self._pick(agent_session or finished.done.agent_session, holder, []))
+        return Finished(finished.done, _claimed(picked))
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
         """End a pending or running job as cancelled; a worker that has it is fenced from then on. A job that ended in error is
@@ -408,6 +422,10 @@ class Jobs:
             raise steps.no_such(job_id)
         return row.record
 
+    def survivors(self, job: Job) -> list[Survivor]:
+        """The live processes of earlier attempts at a pending job on this machine. No pick begins it before they are gone."""
+        return self._leftovers.survivors(job) if job.status is JobStatus.PENDING else []
+
     def peek(self, job_id: str) -> Job | None:
         """Return a job as it is, without reaping; None when there is none."""
         row = self._store.get(JOBS, check_job_id(job_id))
@@ -471,30 +489,49 @@ class Jobs:
     def _pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
         steady_clock(self._store).look()
         swept = self._reaper.sweep_if_due()
-        job = self._pick(agent_session, holder)
+        job = self._pick(agent_session, holder, [])
         if job is None and not swept and self._reaper.sweep().reaped:
-            return self._pick(agent_session, holder)
+            return self._pick(agent_session, holder, [])
         return job
 
-    def _pick(self, agent_session: str, holder: Holder | None, timeout_s: float = TRANSACT_TIMEOUT_S) -> Job | None:
+    def _pick(
+        self,
+        agent_session: str,
+        holder: Holder | None,
+        old: list[LiveTree],
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> Job | None:
+        """Claim the next job. The live trees of earlier attempts, for which others were passed over, go into `old`."""
+        old.clear()
         damaged: Damage = []
         passed: set[str] = set()
+        gone: set[str] = set()
 
-        def body(tx: Tx) -> Job | _NoRoom | None:
+        def body(tx: Tx) -> Job | _NoRoom | _Preceded | None:
             damaged.clear()
             row = tx.take_first(JOBS, "turn", (agent_session,), but_for=passed, damaged=damaged)
-            return None if row is None else self._begin(tx, row.record, holder)
+            return None if row is None else self._begin(tx, row.record, holder, gone)
 
         while True:
             begun = self._unanswered.claim(body, _claimed, scope=_JOBS_ALONE, timeout_s=timeout_s)
-            if not isinstance(begun, _NoRoom):
+            if isinstance(begun, _NoRoom):
+                passed.add(begun.job.job_id)
+                self._pass_over(begun.job)
+            elif isinstance(begun, _Preceded):
+                if living := self._leftovers.end_old(begun.job):
+                    passed.add(begun.job.job_id)
+                    old += living
+                else:
+                    gone.update(tree.id for tree in self._leftovers.old_trees(begun.job))
+            else:
                 self._tell(damaged)
                 return begun
-            passed.add(begun.job.job_id)
-            self._pass_over(begun.job)
 
-    def _begin(self, tx: Tx, pending: Job, holder: Holder | None) -> "Job | _NoRoom":
-        """Claim a job, inside a transaction. Nothing is changed where its record has no room for that."""
+    def _begin(self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()) -> "Job | _NoRoom | _Preceded":
+        """Claim a job, inside a transaction. Nothing is changed where its record has no room for that, or where processes of an
+        earlier attempt may live: all but those of the trees that are known to be `gone`."""
+        if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
+            return _Preceded(pending)
         job = steps.begun(pending, tx.now, tx.revision, holder, self._keep.lease_s)
         try:
             return write(tx, self._journal, pending, job)
@@ -522,7 +559,7 @@ class Jobs:
             self.warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
 
 
-def _claimed(found: Job | _NoRoom | None) -> Job | None:
+def _claimed(found: Job | _NoRoom | _Preceded | None) -> Job | None:
     return found if isinstance(found, Job) else None
 
 

@@ -29,12 +29,14 @@ from holdfast.domains.jobs.events import (
     signed,
 )
 from holdfast.domains.jobs.late import Kept, Verdict, check_verdict, keep
+from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.reach import chosen
 from holdfast.domains.jobs.record import JOBS, Job, JobStatus
 from holdfast.domains.jobs.registry import Also, existing
 from holdfast.domains.jobs.writing import job_topic, write
 from holdfast.kernel.codec import json_bytes, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
+from holdfast.kernel.holder import Processes
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.ordering import Parts
@@ -74,9 +76,10 @@ class Unsent(NamedTuple):
 class JobEvents:
     """The events of the jobs of one store."""
 
-    def __init__(self, store: Store, journal: Journal) -> None:
+    def __init__(self, store: Store, journal: Journal, processes: Processes) -> None:
         self._store = store
         self._journal = journal
+        self._leftovers = Leftovers(processes, embedded=store.embedded)
 
     def publish(
         self, job_id: str, event: EventKind | str, *, detail: str = "", data: Any = None, token: int | None = None
@@ -88,9 +91,11 @@ class JobEvents:
         """
         check_job_id(job_id)
         kind = kind_named(event)
+        cancelled: list[Job] = []
 
         def body(tx: Tx) -> Published | Kept:
             job = existing(tx, job_id)
+            cancelled[:] = _cancelled_by(kind, job)
             verdict = _verdict(kind, detail)
             if verdict is None:
                 steps.check_token(job, token)
@@ -101,6 +106,7 @@ class JobEvents:
             return Published(self._write(tx, job, kept, moved=moved), told)
 
         published = self._store.transact(body, scope=_SCOPE)
+        self._end_left(cancelled)
         return published.fail() if isinstance(published, Kept) else published
 
     def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> Also:
@@ -190,7 +196,10 @@ class JobEvents:
         return self._take(event)
 
     def _take(self, event: Event) -> Received:
+        cancelled: list[Job] = []
+
         def body(tx: Tx) -> Received:
+            cancelled.clear()
             row = tx.get(JOBS, event.job_id)
             if row is None:
                 return _drop(event.job_id, "its job was removed")
@@ -210,9 +219,16 @@ class JobEvents:
             _put(tx, JobEvent(told=event, sent=True))
             self._journal.append(tx, kind="job.received", subject=event.job_id, data=to_plain(event))
             self._write(tx, job, after, moved=moved)
+            cancelled[:] = _cancelled_by(event.event, job)
             return Received(event, None, news=True)
 
-        return self._store.transact(body, scope=_SCOPE)
+        received = self._store.transact(body, scope=_SCOPE)
+        self._end_left(cancelled)
+        return received
+
+    def _end_left(self, cancelled: Sequence[Job]) -> None:
+        for job in cancelled:
+            self._leftovers.end_of_dead_worker(job)
 
     def _keep(self, tx: Tx, job: Job, kind: EventKind, detail: str, data: Any) -> tuple[Job, Event]:
         """Number, sign, keep and journal an event; return the job with the number taken."""
@@ -233,6 +249,11 @@ class JobEvents:
             # Its worker ends the command at once. Other ends may be told by the command itself, which may finish.
             tx.notify(job_topic(after.job_id))
         return after
+
+
+def _cancelled_by(kind: EventKind, job: Job) -> list[Job]:
+    """The job if it runs and an event cancels it. A command that tells any other end of its job may finish."""
+    return [job] if kind is EventKind.CANCELLED and job.status is JobStatus.RUNNING else []
 
 
 def _put(tx: Tx, kept: JobEvent) -> None:

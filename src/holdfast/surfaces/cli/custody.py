@@ -212,7 +212,7 @@ def attended(
     passing = Passing()
     # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of the store.
     resumed = None if saved is None else Command.resume(saved.command)
-    command = resumed or Command(words, mask=passing.before, bound=bound, adopts=True)
+    command = resumed or Command(words, mask=passing.before, bound=bound, adopts=True, hands_on=True)
     custody = Custody(command, passing, words, leftovers, undone, saved)
     try:
         passing.begin(_Interrupting(passing, command) if saved is None else custody.deliver)

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
@@ -18,7 +18,6 @@ from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.shared_tree import SharedTree
 from holdfast.stores.waking import readable
-from holdfast.surfaces.cli.jobs.predecessors import Predecessors
 from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
@@ -51,24 +50,6 @@ class Outcome(NamedTuple):
     """Whether the job is another's by now, or over."""
 
 
-class Subject(Protocol):
-    """What a worker waits for."""
-
-    @property
-    def fd(self) -> int | None:
-        """Becomes readable when there is news of it."""
-        ...
-
-    @property
-    def recheck_s(self) -> float | None:
-        """When to look again even if there is no news."""
-        ...
-
-    def over(self) -> bool:
-        """Need nobody wait for it any more?"""
-        ...
-
-
 class Labour:
     """One attempt. `tree` is the worker's, which the claim names: the attempt's processes are a part of it."""
 
@@ -93,8 +74,6 @@ class Labour:
 
     def outcome(self) -> Outcome:
         """Run the command, and then what judges it."""
-        if (early := self._wait_for_predecessors()) is not None:
-            return early
         ran = self._run(self._way.words, self._stdin(), "the command")
         if ran.status is not JobStatus.COMPLETED:
             return ran
@@ -109,13 +88,6 @@ class Labour:
                 return judged._replace(code="not_valid") if judged.code == "command_failed" else judged
         return ran
 
-    def _wait_for_predecessors(self) -> Outcome | None:
-        predecessors = Predecessors(self._hf.processes, self._job)
-        try:
-            return self._attend(predecessors)
-        finally:
-            predecessors.close()
-
     def _run(self, words: tuple[str, ...], stdin: bytes, what: str) -> Outcome:
         try:
             command = PipedCommand(
@@ -125,6 +97,8 @@ class Labour:
                 environment=self._environment(),
                 stdin=stdin,
                 each_line=self._progress.line,
+                # Only with its own tree is this a worker, which has one command at a time and no other children.
+                adopts=self._tree is not None,
                 tree=None if self._tree is None else attempt_tree(self._tree.id, self._job.token or 0),
                 within=self._tree,
             )
@@ -158,13 +132,13 @@ class Labour:
                 # A job that is taken away meanwhile is told of when the verdict is refused.
                 self._beat()
 
-    def _attend(self, subject: Subject) -> Outcome | None:
-        """Sleep until the subject is over, with signs of life in between; return what ends the attempt before."""
+    def _attend(self, command: PipedCommand) -> Outcome | None:
+        """Sleep until the command is over, with signs of life in between; return what ends the attempt before."""
         beat_s = time.monotonic() + self._every_s
         ears: Listener | None = None
         away = False
         with ExitStack() as heard:
-            while not subject.over():
+            while not command.over():
                 if ears is None:
                     ears = self._listen(heard)
                     # What became of the job while the store was away is asked for at once: nobody was told.
@@ -174,8 +148,7 @@ class Labour:
                 if now_s >= self._end_s:
                     return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
                 left_s = min(beat_s, self._end_s) - now_s
-                left_s = left_s if subject.recheck_s is None else min(left_s, subject.recheck_s)
-                fds = [self._stop_fd] if subject.fd is None else [subject.fd, self._stop_fd]
+                fds = [command.fd, self._stop_fd]
                 if ears is None:
                     woken = Woken(False, frozenset(readable(fds, min(left_s, _AWAY_S))))
                 else:

@@ -10,7 +10,7 @@ from holdfast.domains.jobs.record import LateResult, PastAttempt, shown
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import NotFound
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.kernel.store import Damage
 from holdfast.kernel.wording import counted
@@ -29,6 +29,7 @@ def get(job_id: str, as_json: bool) -> None:
     """Show one job."""
     with connected(create=False) as hf:
         job = hf.jobs.get_job(job_id)
+        survivors = hf.jobs.survivors(job)
     if as_json:
         json_document(shown(job))
     else:
@@ -36,6 +37,8 @@ def get(job_id: str, as_json: bool) -> None:
         facts = {**shown(job), "broker": broker, "claimed_by": None if job.claimed_by is None else _process(job.claimed_by)}
         facts["late_result"] = None if job.late_result is None else _late(job.late_result)
         facts["past_attempts"] = "; ".join(map(_past, job.past_attempts)) or None
+        if survivors:
+            facts["waits_for"] = f"{survivors_named(survivors)}, which an earlier attempt left; the next pick here ends them"
         pairs([(name, _shown(value)) for name, value in facts.items()])
 
 
