@@ -22,6 +22,7 @@ from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.places import tree_folder_of
+from tests.custody.trees import needs_groups
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of, used_by, used_since
 from tests.stopped import stop_outside
@@ -61,11 +62,12 @@ KINDS = {
     "session": "setsid sh -c '(sh member.sh session &)'",
     "no_fifo": f'{sys.executable} -c "{_SPAWN.format("member.sh")}"',
     "no_mark": "env -i /bin/sh member.sh no_mark &",
+    "neither": f'env -i {sys.executable} -c "{_SPAWN.format("member.sh").replace("no_fifo", "neither")}"',
     "deaf": "setsid sh deaf.sh &",
     "deaf_no_fifo": f'{sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
 }
 """Ways of a grandchild to be hard to find or to end: an orphan in a session of its own, one without the FIFO, one without the
-mark, and one that ignores SIGTERM and forks all the time."""
+mark, one without either, and one that ignores SIGTERM and forks all the time."""
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
@@ -212,7 +214,7 @@ def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gon
 
 
 @pytest.mark.parametrize("victims", ["worker", "both"])
-@pytest.mark.parametrize("kind", ["session", "no_fifo", "no_mark", "deaf"])
+@pytest.mark.parametrize("kind", ["session", "no_fifo", "no_mark", pytest.param("neither", marks=needs_groups), "deaf"])
 def test_one_process_that_is_hard_to_find_or_to_end(stage: Stage, kind: str, victims: str) -> None:
     job_id = stage.register()
     first = stage.worker(kind)

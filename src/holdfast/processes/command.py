@@ -15,7 +15,7 @@ from typing import IO
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
-from holdfast.processes import fifo
+from holdfast.processes import cgroup, fifo
 from holdfast.processes import guardian as guardians
 from holdfast.processes.scan import GUARDIAN, MARK, stat
 from holdfast.processes.shared_tree import SharedTree
@@ -284,7 +284,10 @@ class Command:
             lives = lives and self._trees.liveness(self.tree, in_sight=True) is Liveness.ALIVE
         if self._adopts:
             _reap_all()
-        return self._adopts or not lives
+        gone = self._adopts or not lives
+        if gone and (group := cgroup.below_own(self.tree)) is not None:
+            cgroup.remove(group)
+        return gone
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""

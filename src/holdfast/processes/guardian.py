@@ -18,7 +18,7 @@ import os
 import select
 import time
 
-from holdfast.processes import fifo
+from holdfast.processes import cgroup, fifo
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import GUARDIAN, descendants, stat
 
@@ -70,6 +70,11 @@ def framed(message: Any) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
+def own_group() -> str | None:
+    """The folder of the control group that belongs to the tree of this guardian, whether or not it could be made."""
+    return cgroup.below_own(os.environ[GUARDIAN].rpartition(":")[2])
+
+
 class Guard:
     """Reaps a tree until it is empty, and ends it when SIGTERM asks for that. `also` are descriptors that `react` is called
     with when they become readable."""
@@ -80,6 +85,7 @@ class Guard:
         self._kill_s: float | None = None
         self.status: int | None = None
         """The command's wait status."""
+        self._group = own_group()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -108,6 +114,9 @@ class Guard:
         if self._woken in ready and signal.SIGTERM in os.read(self._woken, 512):
             self.end()
         if self._kill_s is not None and time.monotonic() >= self._kill_s:
+            if self._group is not None:
+                cgroup.kill(self._group)
+            # Not all need be in the group: there may be none, and root can move a process out.
             killing.kill(self._members, self._belongs)
             self._kill_s = time.monotonic() + KILL_AGAIN_S
         return ready
@@ -117,6 +126,11 @@ class Guard:
         if self._kill_s is None:
             killing.ask(self._members(), self._belongs)
             self._kill_s = time.monotonic() + self.grace_s
+
+    def close(self) -> None:
+        """Remove the control group of a tree that is empty."""
+        if self._group is not None:
+            cgroup.remove(self._group)
 
     def _members(self) -> list[int]:
         return descendants([os.getpid()])
@@ -188,6 +202,7 @@ def main(arguments: list[str]) -> None:
     if order is None:
         os.kill(command, signal.SIGKILL)
         os.waitpid(command, 0)
+        guard.close()
         os._exit(0)
     guard.grace_s = order["grace_s"]
     order["kept"] = _keep(order["fifo"])
@@ -207,6 +222,7 @@ def main(arguments: list[str]) -> None:
     if order["shared_fifo"] is not None and wrapper.is_gone():
         # Nobody will begin another command in this tree.
         fifo.end(order["shared_fifo"])
+    guard.close()
     os._exit(0)
 
 
@@ -262,6 +278,7 @@ def _first_order(guard: Guard, wrapper: _Wrapper) -> dict[str, Any] | None:
             if order is not None:
                 return order  # type: ignore[no-any-return]
     wrapper.tell(f"ended {guard.status}\nalone\n")
+    guard.close()
     os._exit(0)
 
 
@@ -299,6 +316,9 @@ def _become(told: int, words: int, *, leader: bool) -> NoReturn:
     try:
         if leader:
             os.setsid()
+        # While the wrapper opens its store: the move may take some milliseconds.
+        if (group := own_group()) is not None:
+            cgroup.enter(group)
         with open(told, "rb") as pipe:
             raw = pipe.read()
         if not raw:
