@@ -77,6 +77,7 @@ def main() -> None:
     if post.fifo is not None:
         # First: what is released, or cleared away, belongs to a tree that has ended.
         fifo.end(post.fifo)
+    guard.close()
     over.set()
     care.join()
 

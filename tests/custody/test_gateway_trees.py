@@ -14,7 +14,7 @@ import pytest
 from holdfast.access import PRIVATE
 from holdfast.processes.scan import stat
 from holdfast.processes.trees import Trees
-from tests.custody.trees import end_left
+from tests.custody.trees import end_left, needs_groups
 from tests.hazards.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
@@ -151,7 +151,11 @@ def test_the_next_gateway_delivers_only_when_the_tree_of_a_killed_one_is_gone(st
     assert not (stage.gate.root / "run" / "agent-process.json").exists()
 
 
-@pytest.mark.parametrize("stage", ["keeps", "closes", "deaf", "deaf closes"], indirect=True)
+@pytest.mark.parametrize(
+    "stage",
+    ["keeps", "closes", pytest.param("closes unmarked", marks=needs_groups), "deaf", "deaf closes"],
+    indirect=True,
+)
 def test_the_next_gateway_ends_the_tree_when_the_guardian_was_killed_too(stage: Stage) -> None:
     stage.begin()
     program, grandchild, guardian = stage.program, stage.grandchild, stage.guardian

@@ -12,10 +12,22 @@ import pytest
 
 from holdfast.app import connect
 from holdfast.kernel.holder import Liveness
-from tests.custody.trees import bench_on, deaths, fifos, guardian_of, parent, quiet, report
+from tests.custody.trees import (
+    bench_on,
+    deaths,
+    fifos,
+    guardian_of,
+    needs_groups,
+    needs_mounts,
+    parent,
+    quiet,
+    report,
+    tree_of,
+    without_groups,
+)
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY
-from tests.surfaces.locking import Bench, end, line, nested, remark
+from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
 pytestmark = pytest.mark.slow
 
@@ -240,26 +252,28 @@ def test_another_pid_namespace_sees_by_the_fifo(sqlite: Bench) -> None:
         last.kill()
 
 
+@needs_mounts
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_to_another_user_nothing_is_proved_without_the_fifo(sqlite: Bench) -> None:
-    first = sqlite.run("r", "--by", "one", "--", *parent("mark"))
+@pytest.mark.parametrize("group", [pytest.param(True, marks=needs_groups), False], ids=["group", "no group"])
+def test_without_the_fifo_another_user_sees_the_group_alone(sqlite: Bench, group: bool) -> None:
+    words = ("r", "--by", "one", "--", *parent("mark"))
+    first = sqlite.run(*words) if group else without_groups(sqlite, *words)
     command, grandchild = map(int, line(first).split())
     guard = guardian_of(first)
     with deaths([first.pid, guard, command, grandchild]) as (wrapper, guardian, head, last):
         for one in (wrapper, guardian, head):
             one.kill()
-        [hold] = sqlite.hf.locks.status("r").holds
-        assert hold.process is not None
         program = (
             "import os, sys\n"
             "from holdfast.processes.trees import Trees\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "print(Trees(lambda: None, lambda: None).liveness(sys.argv[1], in_sight=True).value)"
         )
-        words = [sys.executable, "-c", program, str(hold.process.tree)]
-        said = subprocess.run(words, capture_output=True, text=True, check=True)
-        assert said.stdout.strip() == Liveness.UNKNOWN.value
+        command_line = [sys.executable, "-c", program, tree_of(sqlite.hf, "r")]
+        said = subprocess.run(command_line, capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == (Liveness.ALIVE if group else Liveness.UNKNOWN).value
         last.kill()
+    put_down(first)
 
 
 def test_another_machine_leaves_a_claim_whose_wrapper_was_killed(postgres_url: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from holdfast.domains.jobs.events import Event, EventKind, signed
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.places import tree_folder_of
+from tests.custody.trees import needs_groups
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of, used_by, used_since
 from tests.stopped import stop_outside
@@ -225,7 +226,7 @@ def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gon
 
 
 @pytest.mark.parametrize("victims", ["worker", "both"])
-@pytest.mark.parametrize("kind", ["session", "no_fifo", "no_mark", "deaf"])
+@pytest.mark.parametrize("kind", ["session", "no_fifo", "no_mark", pytest.param("unmarked", marks=needs_groups), "deaf"])
 def test_one_process_that_is_hard_to_find_or_to_end(stage: Stage, kind: str, victims: str) -> None:
     job_id = stage.register()
     first = stage.worker(kind)

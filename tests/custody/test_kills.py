@@ -4,19 +4,36 @@ from itertools import combinations
 
 import pytest
 
-from tests.custody.trees import KEPT, deaths, fifos, guardian_of, parent, quiet, report
-from tests.surfaces.locking import Bench, end, line
+from tests.custody.trees import (
+    KEPT,
+    deaths,
+    fifos,
+    groups_of,
+    guardian_of,
+    needs_groups,
+    needs_mounts,
+    parent,
+    quiet,
+    report,
+    tree_of,
+    without_groups,
+)
+from tests.surfaces.locking import Bench, end, line, put_down
 
 pytestmark = pytest.mark.slow
 
 ROLES = ("wrapper", "guardian", "command")
 KILLS = [kill for size in range(len(ROLES) + 1) for kill in combinations(ROLES, size)]
-# The documented limit: the only two processes that know of such a grandchild are gone, and it lost both signs.
 CASES = [
-    pytest.param(kills, kept, id=f"{'+'.join(kills) or 'nobody'}-{kept}")
+    pytest.param(
+        kills,
+        kept,
+        id=f"{'+'.join(kills) or 'nobody'}-{kept}",
+        # The only two processes that know of such a grandchild are gone, and it lost both signs. Its control group is left.
+        marks=[needs_groups] if kept == "none" and {"wrapper", "guardian"} <= {*kills} else [],
+    )
     for kills in KILLS
     for kept in KEPT
-    if not (kept == "none" and {"wrapper", "guardian"} <= {*kills})
 ]
 
 
@@ -28,6 +45,7 @@ def test_the_next_holder_begins_when_the_last_process_is_gone(bench: Bench, kill
     with deaths([first.pid, guardian, command, grandchild]) as (wrapper, guard, head, last):
         second = bench.run("r", "--by", "two", "-q", "--", *report([command, grandchild]))
         bench.waiting("r", "two")
+        tree = tree_of(bench.hf, "r")
         named = {"wrapper": wrapper, "guardian": guard, "command": head}
         for role in kills:
             named[role].kill()
@@ -43,7 +61,7 @@ def test_the_next_holder_begins_when_the_last_process_is_gone(bench: Bench, kill
             first.wait()
     assert bench.nothing_left()
     bench.hf.processes.trees.sweep(older_than_s=0)
-    assert fifos(bench.hf) == []
+    assert fifos(bench.hf) == [] and groups_of(tree) == []
 
 
 @pytest.mark.parametrize("kept", KEPT)
@@ -57,3 +75,24 @@ def test_leftovers_that_a_killed_guardian_had_are_ended(bench: Bench, kept: str)
         last.wait()
         first.wait()
     assert bench.nothing_left()
+
+
+@needs_mounts
+@pytest.mark.parametrize("kills", [kills for kills in KILLS if {"wrapper", "guardian"} <= {*kills}], ids="+".join)
+def test_without_a_control_group_a_survivor_that_lost_both_signs_is_not_found(bench: Bench, kills: tuple[str, ...]) -> None:
+    """The documented limit."""
+    first = without_groups(bench, "r", "--by", "one", "--", *parent("none"))
+    command, grandchild = map(int, line(first).split())
+    guardian = guardian_of(first)
+    with deaths([first.pid, guardian, command, grandchild]) as (wrapper, guard, head, _):
+        assert groups_of(tree_of(bench.hf, "r")) == []
+        second = bench.run("r", "--by", "two", "-q", "--", *report([command, grandchild]))
+        bench.waiting("r", "two")
+        wrapper.kill()
+        guard.kill()
+        if "command" in kills:
+            head.kill()
+        else:
+            quiet(first)
+        assert end(second) == (0, f"[{grandchild}]\n", "")
+    put_down(first)

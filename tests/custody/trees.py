@@ -9,8 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from holdfast.app import Holdfast, connect
+from holdfast.processes import cgroup
 from tests.patience import PATIENCE_S
+from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, Process
 
 KEPT = ("both", "mark", "fifo", "none")
@@ -31,6 +35,45 @@ child = subprocess.Popen(
 print(os.getpid(), child.pid, flush=True)
 sys.stdin.read()
 """
+
+
+def _makes_groups() -> bool:
+    folder = cgroup.below_own(f"{os.getpid()}-trial")
+    try:
+        if folder is None:
+            return False
+        os.mkdir(folder)
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True
+
+
+needs_groups = pytest.mark.skipif(not _makes_groups(), reason="this user may not make control groups here")
+needs_mounts = pytest.mark.skipif(
+    subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0,
+    reason="this user may not make a mount namespace here",
+)
+
+
+def without_groups(bench: Bench, *words: str) -> Process:
+    """Start `holdfast locks run WORDS` where control groups are mounted read-only, as in most containers."""
+    script = " && ".join([*(f"mount -o remount,bind,ro {point}" for _, point in cgroup._mounts()), 'exec "$@"'])
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *ENTRY, "locks", "run", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=bench.folder, env=bench.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def tree_of(hf: Holdfast, name: str) -> str:
+    """The tree that holds a lock."""
+    [hold] = hf.locks.status(name).holds
+    assert hold.process is not None and hold.process.tree
+    return hold.process.tree
+
+
+def groups_of(tree: str) -> list[str]:
+    """The control groups of a tree."""
+    return cgroup.find(tree, os.geteuid())
 
 
 def parent(kept: str) -> list[str]:

@@ -18,7 +18,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
-from holdfast.processes import fifo
+from holdfast.processes import cgroup, fifo
 from holdfast.processes import guardian as guardians
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import GUARDIAN, MARK, stat
@@ -361,11 +361,15 @@ class Command:
     def _wait_without_guardian(self, timeout_s: float | None) -> bool:
         """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
         if self._adopts:
-            return self._end_adopted() if self._ending else self._wait_for_adopted(timeout_s)
-        if self._trees is None:
-            return True
-        gone = self._trees.end(self.tree, self.grace_s) if self._ending else self._trees.wait_for_end(self.tree, timeout_s)
-        return gone or self._trees.liveness(self.tree, in_sight=True) is not Liveness.ALIVE
+            gone = self._end_adopted() if self._ending else self._wait_for_adopted(timeout_s)
+        elif self._trees is not None:
+            gone = self._trees.end(self.tree, self.grace_s) if self._ending else self._trees.wait_for_end(self.tree, timeout_s)
+            gone = gone or self._trees.liveness(self.tree, in_sight=True) is not Liveness.ALIVE
+        else:
+            gone = True
+        if gone and (group := cgroup.below_own(self.tree)) is not None:
+            cgroup.remove(group)
+        return gone
 
     def _wait_for_adopted(self, timeout_s: float | None) -> bool:
         """Wait for all children of this process, which are what a killed guardian had, until the time is up; or end them, if
@@ -379,8 +383,8 @@ class Command:
         return gone or (self._ending and self._end_adopted())
 
     def _end_adopted(self) -> bool:
-        """End all children of this process. True when none is left, False when the kernel
-        does not end what was killed: then call again."""
+        """End all children of this process. True when none is left, False when the kernel does not end what was killed: then
+        call again."""
         if self._kill_s is None:
             killing.ask(guardians.below(), guardians.is_below)
             self._kill_s = time.monotonic() + self.grace_s

@@ -12,7 +12,7 @@ import os
 import select
 import sys
 
-from holdfast.processes.guardian import call_libc
+from holdfast.processes import libc
 
 # As in the guardian: what takes long to load is left out.
 TYPE_CHECKING = False
@@ -78,7 +78,7 @@ def _signal_fd(numbers: list[int]) -> int:
     """A descriptor that is readable while one of the signals is pending. Nothing is read from it: the signals stay pending
     for the whole program, with what the kernel says of their senders."""
     mask = sum(1 << (number - 1) for number in numbers).to_bytes(_SIGNAL_SET_BYTES, "little")
-    return call_libc("signalfd", -1, mask, os.O_CLOEXEC)
+    return libc.call("signalfd", -1, mask, os.O_CLOEXEC)
 
 
 def _status_without_program(said: int, status: int | None) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.access import LACKING, Access, make_folder, make_node, unusable
 from holdfast.kernel.holder import Liveness, Survivor
-from holdfast.processes import fifo
+from holdfast.processes import cgroup, fifo
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan
 from holdfast.processes.scan import stat as process_stat
@@ -75,10 +75,18 @@ class Trees:
             return Liveness.UNKNOWN
         if _wrapper_of(tree) is not None:
             return Liveness.ALIVE
+        # Before the scan, which takes longer and sees less.
+        groups = _groups(tree)
+        if any(map(cgroup.processes, groups)):
+            return Liveness.ALIVE
         found = self._scan(tree)
         if found.marked:
             return Liveness.ALIVE
-        return Liveness.UNKNOWN if found.hidden or _is_out_of_view(tree) else Liveness.DEAD
+        if found.hidden or _is_out_of_view(tree):
+            return Liveness.UNKNOWN
+        for group in groups:
+            cgroup.remove(group)
+        return Liveness.DEAD
 
     def kept(self, tree: str) -> int | None:
         """A descriptor of the tree's FIFO that is hung up when no process keeps it any more; None when none does, or there is
@@ -104,12 +112,13 @@ class Trees:
             except OSError:
                 return None
         # The oldest first: a loop in a shell begins a new process every moment, and each end of one would wake the caller.
-        for one in sorted(self._scan(tree).marked, key=_start):
+        for pid in sorted(_grouped(tree) or [one.pid for one in self._scan(tree).marked], key=_start):
             try:
-                pidfd = os.pidfd_open(one.pid)
+                pidfd = os.pidfd_open(pid)
             except OSError:
                 continue
-            if carries(one.pid, tree):
+            # Not by /proc: what keeps the claim must be waited for where /proc hides it, too.
+            if pid in _grouped(tree) or carries(pid, tree):
                 return pidfd
             os.close(pidfd)
         return None
@@ -149,6 +158,8 @@ class Trees:
             return True
         deadline_s = time.monotonic() + KILLED_S
         while time.monotonic() < deadline_s:
+            for group in _groups(tree):
+                cgroup.kill(group)
             # Each is stopped as soon as it is found: what is stopped forks no more.
             scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
             killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
@@ -177,7 +188,9 @@ class Trees:
         return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
-        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many there were."""
+        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many there were. Removes
+        control groups whose guardians were killed too."""
+        cgroup.sweep(time.time() - older_than_s)
         if self._folder is None:
             return 0
         removed = 0
@@ -236,9 +249,9 @@ class Trees:
             return Found([], hidden=True)
 
     def _members(self, tree: str) -> list[Marked]:
-        """Those with the mark, those that have the FIFO, and the descendants of either."""
+        """Those with the mark, those that have the FIFO, those in the control group, and the descendants of any."""
         found = {one.pid: one for one in self._scan(tree).marked} if _ID.match(tree) else {}
-        for pid in self._heirs(tree):
+        for pid in (*self._heirs(tree), *_grouped(tree)):
             found.setdefault(pid, _named(pid))
         for pid in descendants([*found]):
             found.setdefault(pid, _named(pid))
@@ -246,10 +259,10 @@ class Trees:
         return list(found.values())
 
     def _belongs(self, tree: str, pid: int) -> bool:
-        """Is it, or is a process above it, one of those with the mark or the FIFO?"""
+        """Is it, or is a process above it, one of those with the mark or the FIFO, or in the control group?"""
         wanted = self._identity(tree)
         while pid > 1:
-            if carries(pid, tree) or (wanted is not None and _inherited(pid, wanted)):
+            if cgroup.contains(tree, pid) or carries(pid, tree) or (wanted is not None and _inherited(pid, wanted)):
                 return True
             seen = process_stat(pid)
             pid = 0 if seen is None else seen.parent
@@ -268,6 +281,14 @@ class Trees:
         except OSError:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _groups(tree: str) -> list[str]:
+    return cgroup.find(tree, _user(tree)) if _ID.match(tree) else []
+
+
+def _grouped(tree: str) -> list[int]:
+    return [pid for group in _groups(tree) for pid in cgroup.processes(group)]
 
 
 def _user(tree: str) -> int:
@@ -292,7 +313,9 @@ def _wrapper_of(tree: str) -> int | None:
 
 def _may_end(tree: str) -> bool:
     """Can this process end a tree? Not another user's, and not one that this process itself belongs to."""
-    return bool(_ID.match(tree)) and os.geteuid() in (0, _user(tree)) and tree not in os.environ.get(MARK, "").split(":")
+    if not _ID.match(tree) or os.geteuid() not in (0, _user(tree)):
+        return False
+    return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(tree, os.getpid())
 
 
 def _is_out_of_view(tree: str) -> bool:
@@ -302,8 +325,8 @@ def _is_out_of_view(tree: str) -> bool:
     return process_stat(1) is None
 
 
-def _start(one: Marked) -> int:
-    seen = process_stat(one.pid)
+def _start(pid: int) -> int:
+    seen = process_stat(pid)
     return 0 if seen is None else seen.start_ticks
 
 
