@@ -24,6 +24,7 @@ GUARDIAN = "HOLDFAST_GUARDIAN"
 its commands."""
 
 _PF_KTHREAD = 0x00200000
+_NS_GET_USERNS = 0xB701
 _EMPTY_TRIES = 400
 _EMPTY_PAUSE_S = 0.0005
 _FOLLOWED_MAX = 200_000
@@ -216,15 +217,45 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
 
 
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
-    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than pid 1 may read
-    neither pid 1 nor kernel threads. Those are older than the tree, or no processes."""
+    """Could a process whose environment may not be read be one of the tree's?"""
+    seen = stat(pid)
+    if seen is not None and (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks):
+        # Root with fewer capabilities than pid 1 may read neither pid 1 nor kernel threads.
+        return False
     try:
-        if os.stat(f"/proc/{pid}").st_uid != user:
-            return False
+        users = _users(pid)
+    except PermissionError:
+        return True
     except OSError:
         return False
-    seen = stat(pid)
-    return seen is None or not (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks)
+    # A command of root can become any user's, as by su(1). Root without CAP_SYS_PTRACE, as in most containers, may not read it.
+    return user in users or user == 0 or not _users_are_comparable()
+
+
+def _users(pid: int) -> list[int]:
+    """The real, effective, saved and file system user of a process. Of a set-user-id program the first is who started it, and
+    the owner of its folder in /proc is root."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"Uid:")), [])
+
+
+def _users_are_comparable() -> bool:
+    """Do the numbers of users mean the same to all processes of this pid namespace? They do not if this process is in a user
+    namespace that its pid namespace does not belong to: users outside of it have other numbers here, or none."""
+    import fcntl
+
+    try:
+        fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # The kernel refuses this where the owner is not in the caller's user namespace or below it.
+        os.close(fcntl.ioctl(fd, _NS_GET_USERNS))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _is_process(pid: int) -> bool:
