@@ -63,10 +63,14 @@ class Death:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
+    def send(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, number)
+
     def kill(self) -> None:
         """Kill it, if it lives, and wait until it has ended."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.wait()
 
     def wait(self) -> None:
@@ -77,8 +81,7 @@ class Death:
 
     def close(self) -> None:
         """End it if it lives, and let go."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         os.close(self._fd)
 
 

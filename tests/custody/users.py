@@ -32,7 +32,7 @@ class User(CommandLine):
 
     def __init__(self, room: "Room", uid: int, url: str) -> None:
         home = room.folder / f"home-{uid}"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         os.chown(home, uid, uid)
         super().__init__(home, HOLDFAST_STORE=url, HOLDFAST_GROUP=GROUP.gr_name)
         ids = ["--reuid", str(uid), "--regid", str(uid), "--groups", str(GROUP.gr_gid)] if uid else []
