@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ class User(CommandLine):
         self.before = [*room.words, *(["setpriv", *ids] if ids else []), "env", "--chdir", str(home)]
         self._started: list[Process] = []
 
-    def begin(self, *words: str) -> Process:
+    def begin(self, *words: str, stdin: int = subprocess.PIPE, **how: Any) -> Process:
         """Start `holdfast WORDS`; its input is ours to end."""
-        process = self.start(*words, stdin=subprocess.PIPE)
+        process = self.start(*words, stdin=stdin, **how)
         self._started.append(process)
         return process
 
