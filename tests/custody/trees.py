@@ -75,9 +75,16 @@ class Death:
 
     def wait(self) -> None:
         """Wait until it has ended."""
+        assert self._ended(PATIENCE_S), f"process {self.pid} still lives"
+
+    @property
+    def lives(self) -> bool:
+        return not self._ended(0)
+
+    def _ended(self, timeout_s: float) -> bool:
         waiting = select.poll()
         waiting.register(self._fd, select.POLLIN)
-        assert waiting.poll(PATIENCE_S * 1000), f"process {self.pid} still lives"
+        return bool(waiting.poll(timeout_s * 1000))
 
     def close(self) -> None:
         """End it if it lives, and let go."""
