@@ -19,6 +19,8 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 """As shells have it."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+LEAVE = "leave"
+"""What `attended` does about processes that outlive their claim: nothing, and the claim is over."""
 _NAMED_S = 0.5
 """Processes that are about to end need not be named."""
 
@@ -90,7 +92,8 @@ class Custody:
         return EXIT_NOT_EXECUTABLE
 
     def _see_to_leftovers(self, hf: Holdfast) -> None:
-        if self._leftovers == "keep":
+        # If the guardian was killed, only this process knows those that lost both signs, and only this one renews the claim.
+        if self._leftovers == LEAVE or (self._leftovers == "keep" and not self.command.unguarded):
             self.command.leave()
             self.kept = True
             return
