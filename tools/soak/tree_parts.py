@@ -62,8 +62,8 @@ class _Shape:
         self.seconds = f"{draw.uniform(0.0, _FIRST_LIFE_S):.3f}"
         self.spared = ""
         if "none" in kept:
-            # Nothing shows that such a process belongs to the tree but its ancestors: one of the two must stay. Of `jobs run`
-            # it is the guardian, since a worker adopts no orphans.
+            # Nothing shows that such a process belongs to the tree but its ancestors: one of the two must stay. It is the
+            # guardian where the wrapper adopts no orphans, as in `jobs run`, or does not stay.
             self.spared = draw.choice([_WRAPPER, _GUARDIAN]) if adopts else _GUARDIAN
 
     def words(self, witness: Path) -> list[str]:
@@ -77,6 +77,7 @@ class _Tree:
     def __init__(self, child: Child, words: list[str], shape: _Shape) -> None:
         self._child = child
         self._shape = shape
+        self._words = words
         self.struck = False
         # Where the wrapper must not be killed, it does not end with this process either. Its tree ends by itself.
         with (child.folder / "trees.log").open("a") as log:
@@ -164,14 +165,14 @@ class _Tree:
     def _kill(self, pid: int, kind: str) -> None:
         if self._send(pid, signal.SIGKILL):
             self._child.count("kills")
-            self._child.tell("tree-kills", kind=kind)
+            self._told("tree-kills", pid, kind)
 
     def _stop(self, pid: int, kind: str) -> None:
         words = [sys.executable, "-I", "-S", "-c", _CONTINUE, str(self._found[pid]), str(self._ends)]
         self._stopped[pid] = subprocess.Popen(words, pass_fds=(self._found[pid], self._ends))
         if self._send(pid, signal.SIGSTOP):
             self._child.count("stops")
-            self._child.tell("tree-stops", kind=kind)
+            self._told("tree-stops", pid, kind)
 
     def _continue_or_kill(self, pid: int) -> None:
         continues = self._stopped.pop(pid)
@@ -182,6 +183,9 @@ class _Tree:
             self._send(pid, signal.SIGCONT)
         continues.kill()
         continues.wait()
+
+    def _told(self, log: str, pid: int, kind: str) -> None:
+        self._child.tell(log, at=time.time(), kind=kind, pid=pid, wrapper=self._wrapper.pid, words=self._words)
 
     def _send(self, pid: int, number: int) -> bool:
         try:
@@ -207,8 +211,10 @@ def lock_tree(child: Child, hf: Holdfast) -> bool:
     """A tree under a lock: no other tree has it before the last process of this one has ended."""
     if child.draining:
         return False
-    [name], shape = child.draw.choices(NAMES, [4, 2, 1, 1]), _Shape(child, adopts=True)
+    [name] = child.draw.choices(NAMES, [4, 2, 1, 1])
     leftovers = child.draw.choice(["wait", "wait", "keep", "end"])
+    # With `keep` the wrapper leaves the tree to the guardian.
+    shape = _Shape(child, adopts=leftovers != "keep")
     words = ["locks", "run", name, "-q", "-w", str(_WAIT_S), "--leftovers", leftovers, "--store", child.url]
     tree = _Tree(child, [*words, "--", *shape.words(child.folder / WITNESSES / name)], shape)
     status = tree.strike()
