@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.custody.trees import deaths, guardian_of, parent, quiet, report
+from tests.custody.trees import deaths, guardian_of, parent, quiet
 from tests.custody.users import ONE, TWO, User, needs_users, room
 from tests.patience import until
 from tests.surfaces.locking import HOLDING, end, line, remark
@@ -49,17 +49,18 @@ def test_the_guardian_proves_a_tree_to_all_and_tells_its_end(users: tuple[User, 
     first = one.begin("locks", "run", "r", "--by", "one", "--", *parent("none"))
     command, grandchild = map(int, line(first).split())
     with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
-        waiters = [user.begin("locks", "run", "r", "--by", "next", "--", *report([command, grandchild])) for user in users]
+        waiters = [user.begin("locks", "run", "r", "--by", f"next-{at}", "--", "echo", "in") for at, user in enumerate(users)]
         for waiter in waiters:
             assert "waiting" in remark(waiter)
         wrapper.kill()
         head.kill()
         assert [verdict(one), verdict(two)] == ["alive", "alive"]
         assert is_refused(one) and is_refused(two)
+        assert [waiter.poll() for waiter in waiters] == [None, None]
         last.kill()
         guardian.wait()
         # Long before the lease ends: the guardian has told them.
-        assert [end(waiter)[:2] for waiter in waiters] == [(0, "[]\n")] * 2
+        assert [end(waiter)[:2] for waiter in waiters] == [(0, "in\n")] * 2
 
 
 def test_the_fifo_alone_proves_a_tree_to_all(users: tuple[User, User]) -> None:
@@ -71,14 +72,14 @@ def test_the_fifo_alone_proves_a_tree_to_all(users: tuple[User, User]) -> None:
     with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
         for killed in (wrapper, guardian, head):
             killed.kill()
-        waiter = two.begin("locks", "run", "r", "--by", "next", "--", *report([command, grandchild]))
+        waiter = two.begin("locks", "run", "r", "--by", "next", "--", "echo", "in")
         assert "waiting" in remark(waiter)
         until(lambda: datetime.fromisoformat(hold(two)["expires_at"]) < datetime.now(UTC))
         assert [verdict(one), verdict(two)] == ["alive", "alive"]
-        assert is_refused(one) and is_refused(two)
+        assert is_refused(one) and is_refused(two) and waiter.poll() is None
         last.kill()
         # No process told that the tree ended, so the lease had to be over.
-        assert end(waiter)[:2] == (0, "[]\n")
+        assert end(waiter)[:2] == (0, "in\n")
 
 
 def test_the_mark_alone_proves_a_tree_to_its_own_user_and_nothing_to_others(users: tuple[User, User]) -> None:
