@@ -1,6 +1,10 @@
 """What the kernel says of other processes. Of the standard library alone: the benchmark's venv has no more."""
 
+import os
+import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,3 +61,17 @@ def flock_waiters(path: Path) -> int:
     ends = f":{path.stat().st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return sum(1 for words in lines if words[1] == "->" and words[2] == "FLOCK" and words[6].endswith(ends))
+
+
+def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> bool:
+    """Send a signal to a process that may be gone, if it is still the one that is meant; say whether it was sent. Pids are used
+    again within minutes, so the process is opened before it is checked."""
+    with suppress(ProcessLookupError):
+        fd = os.pidfd_open(pid)
+        try:
+            if is_meant(pid):
+                signal.pidfd_send_signal(fd, number)
+                return True
+        finally:
+            os.close(fd)
+    return False

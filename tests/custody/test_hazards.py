@@ -114,6 +114,23 @@ def test_leftovers_keep_the_lock_without_their_wrapper(bench: Bench) -> None:
     assert bench.nothing_left()
 
 
+def test_leftovers_keep_their_wrapper_if_the_guardian_was_killed(bench: Bench) -> None:
+    """Nobody else would know of them, or renew the claim."""
+    first = bench.run("r", "--by", "one", "--leftovers", "keep", "--", *parent("none"))
+    command, grandchild = map(int, line(first).split())
+    with deaths([guardian_of(first), command, grandchild]) as (guardian, head, last):
+        second = bench.run("r", "--by", "two", "-q", "--", *report([command, grandchild]))
+        bench.waiting("r", "two")
+        guardian.kill()
+        quiet(first)
+        head.wait()
+        assert bench("locks", "run", "-n", "r", "--", "true").status == 5
+        last.kill()
+        assert end(second) == (0, "[]\n", "")
+        assert first.wait(PATIENCE_S) == 0
+    assert bench.nothing_left()
+
+
 def test_explain_names_the_survivors_and_kick_ends_them(sqlite: Bench) -> None:
     first = sqlite.run("r", "--by", "one", "--", *parent("both"))
     command, grandchild = map(int, line(first).split())

@@ -6,7 +6,7 @@ import select
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,11 @@ def sqlite(tmp_path: Path) -> Iterator[Bench]:
 class Shell:
     """An interactive bash with job control on a terminal of its own."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], before: Sequence[str] = ()) -> None:
         self.pid, self._fd = pty.fork()
         if not self.pid:
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment, "PS1": "ready> ", "TERM": "dumb"})
+            words = [*before, "bash", "--norc", "--noprofile", "-i"]
+            os.execvpe(words[0], words, {**environment, "PS1": "ready> ", "TERM": "dumb"})
         self._read = b""
         self.until("ready> ")
 

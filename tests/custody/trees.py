@@ -56,10 +56,14 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
+_READ_ONLY = " && ".join([*(f"mount -o remount,bind,ro {point}" for _, point in cgroup._mounts()), 'exec "$@"'])
+READ_ONLY_GROUPS = ["unshare", "--mount", "sh", "-c", _READ_ONLY, "sh"]
+"""What begins a command for which control groups are mounted read-only, as in most containers."""
+
+
 def without_groups(bench: Bench, *words: str) -> Process:
-    """Start `holdfast locks run WORDS` where control groups are mounted read-only, as in most containers."""
-    script = " && ".join([*(f"mount -o remount,bind,ro {point}" for _, point in cgroup._mounts()), 'exec "$@"'])
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", *ENTRY, "locks", "run", *words]
+    """Start `holdfast locks run WORDS` where no control group can be made."""
+    command = [*READ_ONLY_GROUPS, *ENTRY, "locks", "run", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=bench.folder, env=bench.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -106,22 +110,32 @@ class Death:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
+    def send(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, number)
+
     def kill(self) -> None:
         """Kill it, if it lives, and wait until it has ended."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.wait()
 
     def wait(self) -> None:
         """Wait until it has ended."""
+        assert self._ended(PATIENCE_S), f"process {self.pid} still lives"
+
+    @property
+    def lives(self) -> bool:
+        return not self._ended(0)
+
+    def _ended(self, timeout_s: float) -> bool:
         waiting = select.poll()
         waiting.register(self._fd, select.POLLIN)
-        assert waiting.poll(PATIENCE_S * 1000), f"process {self.pid} still lives"
+        return bool(waiting.poll(timeout_s * 1000))
 
     def close(self) -> None:
         """End it if it lives, and let go."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         os.close(self._fd)
 
 

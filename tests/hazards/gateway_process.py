@@ -1,6 +1,5 @@
 """A real gateway as a process of its own, to be killed, stopped and started again."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from types import TracebackType
 
 from holdfast.adapters.gateway_client import GatewayClient
 from tests.patience import PATIENCE_S
+from tests.processes import send
 
 AGENT = "gpu"
 _RUN = """
@@ -62,8 +62,7 @@ class GatewayProcess:
         if self.process is not None:
             self.kill()
         for pid in self.programs():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL, self._is_program)
 
     @property
     def client(self) -> GatewayClient:
@@ -105,15 +104,14 @@ class GatewayProcess:
 
     def programs(self) -> list[int]:
         """The processes of the agent that live, also those that have not begun their work yet."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if os.fsencode(self.log) in words and b"serve" not in words:
-                found.append(int(path.name))
-        return found
+        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if self._is_program(pid)]
+
+    def _is_program(self, pid: int) -> bool:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self.log) in words and b"serve" not in words
 
     def asked(self) -> list[str]:
         """What the agent was asked for, in order."""

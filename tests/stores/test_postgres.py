@@ -503,20 +503,19 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
 
 
 def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresStore, postgres_url: str) -> None:
-    stopped: list[int] = []
+    opened: dict[int, int] = {}
 
     def silence() -> None:
-        with psycopg.connect(postgres_url) as connection:
-            stopped.extend(
-                row[0]
-                for row in connection.execute(
-                    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                ).fetchall()
-            )
-        for pid in stopped:
-            # The session of a connection that was closed before may just be ending.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            # The session of a connection that was closed before may just be ending, and its pid may soon be another's.
+            for (pid,) in connection.execute(sessions).fetchall():
+                with suppress(ProcessLookupError):
+                    opened[pid] = os.pidfd_open(pid)
+            for (pid,) in connection.execute(sessions).fetchall():
+                with suppress(ProcessLookupError):
+                    if pid in opened:
+                        signal.pidfd_send_signal(opened[pid], signal.SIGSTOP)
 
     put(store, "a")
     started = time.monotonic()
@@ -524,9 +523,10 @@ def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresSto
         with faults.at_point("postgres.commit.before", once(silence)), pytest.raises(StoreUnavailable) as caught:
             store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=2)
     finally:
-        for pid in stopped:
+        for session in opened.values():
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+                signal.pidfd_send_signal(session, signal.SIGCONT)
+            os.close(session)
     assert caught.value.fields["outcome"] == "unknown"
     assert time.monotonic() - started < TRANSACT_TIMEOUT_S
 

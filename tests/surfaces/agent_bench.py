@@ -71,10 +71,14 @@ class AgentBench(CommandLine):
     def kill(self, agent: Agent, runner: int) -> None:
         """Kill an agent with -9, and all that care for its record; wait until its process tree is gone."""
         assert agent.holder is not None
-        self.kill_keepers(agent, runner)
-        # The death of a pane's first process may end the others in the pane.
-        with suppress(ProcessLookupError):
-            os.kill(agent.holder.pid, signal.SIGKILL)
+        # Opened before: the death of a pane's first process may end the others in the pane.
+        holder = os.pidfd_open(agent.holder.pid)
+        try:
+            self.kill_keepers(agent, runner)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(holder, signal.SIGKILL)
+        finally:
+            os.close(holder)
         self.tree_ends(agent)
 
     def kill_keepers(self, agent: Agent, runner: int) -> None:

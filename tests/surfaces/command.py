@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ class Ran(NamedTuple):
 
 class CommandLine:
     """`holdfast` in a folder and with an environment of its own."""
+
+    before: Sequence[str] = ()
+    """The words that each command begins with, such as those that make it another user's."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
@@ -60,7 +64,7 @@ class CommandLine:
 
     def _ran(self, command: list[str], cwd: Path, stdin: bytes | None = None) -> Ran:
         done = subprocess.run(
-            command,
+            [*self.before, *command],
             cwd=cwd,
             env=self.environment,
             input=stdin or b"",
@@ -74,5 +78,5 @@ class CommandLine:
     def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*ENTRY, *words], cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True, **how
+            [*self.before, *ENTRY, *words], cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True, **how
         )

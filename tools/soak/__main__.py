@@ -18,8 +18,12 @@ keep_entries = 100_000_000
 
 [jobs]
 keep_finished = 100_000_000
+
+[locks]
+standby_after_s = 0.05
 """
-"""In the end everything is asked for that was ever told or registered, so none of it may be dropped."""
+"""In the end everything is asked for that was ever told or registered, so none of it may be dropped. Wrappers of commands that
+live for a second go on standby too."""
 
 
 def soaked(plan: Plan) -> Outcome:

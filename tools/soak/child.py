@@ -50,8 +50,8 @@ def hurry() -> None:
 class Board:
     """Memory that all processes of a soak share: the phase, and a row of counts for each slot."""
 
-    COUNTS = ("operations", "recoveries", "kills", "restarts", "fenced", "refused", "unsure")
-    """`kills` and `restarts` are those of programs that a process has begun itself."""
+    COUNTS = ("operations", "recoveries", "kills", "stops", "restarts", "fenced", "refused", "unsure")
+    """`kills`, `stops` and `restarts` are those of programs that a process has begun itself."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, (1 + slots * len(self.COUNTS)) * _CELL.size)

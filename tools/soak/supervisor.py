@@ -178,7 +178,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         for slot in self._slots:
-            for what in ("operations", "recoveries", "kills", "restarts"):
+            for what in ("operations", "recoveries", "kills", "stops", "restarts"):
                 self._tally.add(slot.kind, what, self._board.of(slot.number, what))
         fenced, unsure = self._board.total("fenced"), self._board.total("unsure")
         return Outcome(self._plan, self._tally, fenced, unsure, self._violations())

@@ -1,6 +1,7 @@
 """Commands under claims: `holdfast locks run` and `holdfast jobs run`, and kills among all processes of their trees.
 
-A claim must last as long as any process of the tree, whoever else was killed. `tree_process.py` is the command, and its own
+A claim must last as long as any process of the tree, whoever else was killed. Wrappers and guardians are also stopped, and
+later continued or killed. That may delay others, and must not let them in. `tree_process.py` is the command, and its own
 witness.
 """
 
@@ -33,6 +34,21 @@ _JOB_DONE = (0, 1, 3, _HELD)
 _FIRST_LIFE_S, _LIFE_S = 0.4, 1.5
 """At most, of the first process of a tree, and of the others: those that outlive it matter most."""
 _EARLY = 0.25
+_STOPPED = 0.3
+"""The share of the blows at a wrapper or a guardian that only stop it."""
+_STOP_S = 0.6
+"""At most, how much longer a process stands still that the next blows did not meet."""
+_CONTINUE = """
+import os, signal, sys
+process, soak = map(int, sys.argv[1:])
+os.read(soak, 1)
+try:
+    signal.pidfd_send_signal(process, signal.SIGCONT)
+except ProcessLookupError:
+    pass
+"""
+"""Continues a process when the soak's process closes its end of a pipe, or dies. A stopped guardian would keep its claim for
+ever."""
 
 
 class _Shape:
@@ -46,8 +62,8 @@ class _Shape:
         self.seconds = f"{draw.uniform(0.0, _FIRST_LIFE_S):.3f}"
         self.spared = ""
         if "none" in kept:
-            # Nothing shows that such a process belongs to the tree but its ancestors: one of the two must stay. Of `jobs run`
-            # it is the guardian, since a worker adopts no orphans.
+            # Nothing shows that such a process belongs to the tree but its ancestors: one of the two must stay. It is the
+            # guardian where the wrapper adopts no orphans, as in `jobs run`, or does not stay.
             self.spared = draw.choice([_WRAPPER, _GUARDIAN]) if adopts else _GUARDIAN
 
     def words(self, witness: Path) -> list[str]:
@@ -61,6 +77,7 @@ class _Tree:
     def __init__(self, child: Child, words: list[str], shape: _Shape) -> None:
         self._child = child
         self._shape = shape
+        self._words = words
         self.struck = False
         # Where the wrapper must not be killed, it does not end with this process either. Its tree ends by itself.
         with (child.folder / "trees.log").open("a") as log:
@@ -73,10 +90,13 @@ class _Tree:
                 preexec_fn=None if shape.spared == _WRAPPER else settle,
             )
         self._found: dict[int, int] = {}
+        self._stopped: dict[int, subprocess.Popen[bytes]] = {}
+        """Those that stand still, and what continues each of them if this process dies."""
         self._open(self._wrapper.pid)
 
     def strike(self) -> int | None:
-        """Kill some of its processes at some time; return the wrapper's exit status, None if it was killed."""
+        """Kill or stop some of its processes at some time; return the wrapper's exit status, None if it was killed."""
+        self._ends, self._lives = os.pipe()
         try:
             # Most are struck while the command works, and some while they still start or wait for their turn.
             if self._child.draw.random() >= _EARLY:
@@ -84,9 +104,15 @@ class _Tree:
             for _ in range(self._child.draw.choice([0, 2, 3, 4, 5])):
                 self._child.pause(0.12)
                 self._look()
-                self._kill()
+                self._blow()
+            if self._stopped:
+                self._child.pause(_STOP_S)
+                for pid in [*self._stopped]:
+                    self._continue_or_kill(pid)
             return self.end()
         finally:
+            os.close(self._lives)
+            os.close(self._ends)
             for fd in self._found.values():
                 os.close(fd)
 
@@ -121,18 +147,53 @@ class _Tree:
         with contextlib.suppress(OSError):
             self._found[pid] = os.pidfd_open(pid)
 
-    def _kill(self) -> None:
+    def _blow(self) -> None:
+        """Kill a process, or stop it, or let one go on that was stopped."""
         living = {pid: kind for pid, fd in self._found.items() if not _ended(fd) and (kind := self._kind(pid)) is not None}
-        kinds = sorted(set(living.values()) - {self._shape.spared})
+        kinds = sorted({*living.values()})
         if not kinds:
             return
         kind = self._child.draw.choice(kinds)
         pid = self._child.draw.choice(sorted(pid for pid in living if living[pid] == kind))
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._found[pid], signal.SIGKILL)
-            self.struck = True
+        if pid in self._stopped:
+            self._continue_or_kill(pid)
+        elif kind != _COMMAND and (self._child.draw.random() < _STOPPED or kind == self._shape.spared):
+            self._stop(pid, kind)
+        elif kind != self._shape.spared:
+            self._kill(pid, kind)
+
+    def _kill(self, pid: int, kind: str) -> None:
+        if self._send(pid, signal.SIGKILL):
             self._child.count("kills")
-            self._child.tell("tree-kills", kind=kind)
+            self._told("tree-kills", pid, kind)
+
+    def _stop(self, pid: int, kind: str) -> None:
+        words = [sys.executable, "-I", "-S", "-c", _CONTINUE, str(self._found[pid]), str(self._ends)]
+        self._stopped[pid] = subprocess.Popen(words, pass_fds=(self._found[pid], self._ends))
+        if self._send(pid, signal.SIGSTOP):
+            self._child.count("stops")
+            self._told("tree-stops", pid, kind)
+
+    def _continue_or_kill(self, pid: int) -> None:
+        continues = self._stopped.pop(pid)
+        kind = _WRAPPER if pid == self._wrapper.pid else _GUARDIAN
+        if kind != self._shape.spared and self._child.draw.random() < 0.5:
+            self._kill(pid, kind)
+        else:
+            self._send(pid, signal.SIGCONT)
+        continues.kill()
+        continues.wait()
+
+    def _told(self, log: str, pid: int, kind: str) -> None:
+        self._child.tell(log, at=time.time(), kind=kind, pid=pid, wrapper=self._wrapper.pid, words=self._words)
+
+    def _send(self, pid: int, number: int) -> bool:
+        try:
+            signal.pidfd_send_signal(self._found[pid], number)
+        except ProcessLookupError:
+            return False
+        self.struck = True
+        return True
 
     def _kind(self, pid: int) -> str | None:
         """What a process is; None when it has just ended. What is not known to be a part of the command counts as the
@@ -150,8 +211,10 @@ def lock_tree(child: Child, hf: Holdfast) -> bool:
     """A tree under a lock: no other tree has it before the last process of this one has ended."""
     if child.draining:
         return False
-    [name], shape = child.draw.choices(NAMES, [4, 2, 1, 1]), _Shape(child, adopts=True)
+    [name] = child.draw.choices(NAMES, [4, 2, 1, 1])
     leftovers = child.draw.choice(["wait", "wait", "keep", "end"])
+    # With `keep` the wrapper leaves the tree to the guardian.
+    shape = _Shape(child, adopts=leftovers != "keep")
     words = ["locks", "run", name, "-q", "-w", str(_WAIT_S), "--leftovers", leftovers, "--store", child.url]
     tree = _Tree(child, [*words, "--", *shape.words(child.folder / WITNESSES / name)], shape)
     status = tree.strike()

@@ -92,6 +92,9 @@ class Command:
         own = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
         orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
+        # It is 0 if the group began outside of this pid namespace, as for a container's first process. To setpgid(2) a 0 means
+        # a new group: then Ctrl-C would not reach the command, and the guardian could not leave for a session of its own.
+        group = os.getpgrp() or None
         try:
             for fd in (orders, said):
                 os.set_inheritable(fd, hands_on)
@@ -105,7 +108,8 @@ class Command:
                 pass_fds=() if hands_on else (orders, said),
                 # The group that it has anyway. Without this Python would use posix_spawn(3), and glibc's ignores two signals in
                 # the child, and so in the command.
-                process_group=os.getpgrp(),
+                process_group=group,
+                preexec_fn=_stay if group is None else None,
             )
         except OSError as error:
             os.close(self._orders)
@@ -472,6 +476,10 @@ class Caretaker:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.words = list(words)
         self.environment = dict(environment)
+
+
+def _stay() -> None:
+    """Change nothing. Python does not use posix_spawn(3) where a function is to be called in the child."""
 
 
 def shell_status(code: int) -> int:

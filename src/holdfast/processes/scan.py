@@ -24,6 +24,7 @@ GUARDIAN = "HOLDFAST_GUARDIAN"
 its commands."""
 
 _PF_KTHREAD = 0x00200000
+_NS_GET_USERNS = 0xB701
 _EMPTY_TRIES = 400
 _EMPTY_PAUSE_S = 0.0005
 _FOLLOWED_MAX = 200_000
@@ -70,8 +71,59 @@ class Found:
         self.hidden = hidden
 
 
-def stat(pid: int | str) -> Stat | None:
+_own_level: dict[int, int] = {}
+
+
+def shows_own_pids() -> bool:
+    """Does /proc show the pid namespace of this process? In one that kept its parent's /proc, each number there is another
+    process than to system calls."""
+    return _level() == 0
+
+
+def _level() -> int:
+    """How many pid namespaces this process is below that of /proc. Kept by pid: a forked child may be in another one."""
+    me = os.getpid()
+    if me not in _own_level:
+        _own_level[me] = max(len(_numbers("self")) - 1, 0)
+    return _own_level[me]
+
+
+def _numbers(shown: int | str) -> list[int]:
+    """The numbers of a process: that in the namespace of /proc, and those in each namespace down to its own."""
+    try:
+        with open(f"/proc/{shown}/status", "rb") as file:
+            return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"NSpid:")), [])
+    except OSError:
+        return []
+
+
+def _own_number(shown: int) -> int:
+    """The number that this process's namespace has for one that /proc shows; 0 for none."""
+    level = _level()
+    return shown if level == 0 else next(iter(_numbers(shown)[level:]), 0)
+
+
+def _shown_number(pid: int) -> int:
+    """The number under which /proc shows a process of this process's namespace; 0 for none. The kernel tells it of a pidfd."""
+    if _level() == 0:
+        return pid
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return 0
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+            return max(next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), 0), 0)
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Stat | None:
     """What the kernel says of a process; None when there is none, or it is hidden."""
+    return _stat_of(_shown_number(pid))
+
+
+def _stat_of(pid: int | str) -> Stat | None:
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -82,12 +134,16 @@ def stat(pid: int | str) -> Stat | None:
         return None
     finally:
         os.close(fd)
-    return Stat(raw)
+    seen = Stat(raw)
+    seen.parent = _own_number(seen.parent)
+    return seen
 
 
 def scan(tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None) -> Found:
     """Find every process with the mark of a tree that `user` began at a time. `each` is called for each as soon as it is
     found."""
+    if not shows_own_pids():
+        return Found([], hidden=True)
     marked: dict[int, Marked] = {}
     hidden = False
     for pid in _pids():
@@ -106,7 +162,7 @@ def scan(tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] 
 
 def carries(pid: int, tree: str) -> bool:
     """Has this process the mark of a tree?"""
-    environment = _environment(pid)
+    environment = _environment(pid) if shows_own_pids() else None
     return environment is not None and _marked_as(environment, tree) is not None
 
 
@@ -114,8 +170,8 @@ def children() -> dict[int, list[int]]:
     """The live children of every process that can be seen."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdecimal() and (seen := stat(name)) is not None and not seen.ended:
-            found.setdefault(seen.parent, []).append(int(name))
+        if name.isdecimal() and (seen := _stat_of(name)) is not None and not seen.ended:
+            found.setdefault(seen.parent, []).append(_own_number(int(name)))
     return found
 
 
@@ -216,15 +272,45 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
 
 
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
-    """Could a process whose environment may not be read be one of the tree's? Root with fewer capabilities than pid 1 may read
-    neither pid 1 nor kernel threads. Those are older than the tree, or no processes."""
+    """Could a process whose environment may not be read be one of the tree's?"""
+    seen = stat(pid)
+    if seen is not None and (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks):
+        # Root with fewer capabilities than pid 1 may read neither pid 1 nor kernel threads.
+        return False
     try:
-        if os.stat(f"/proc/{pid}").st_uid != user:
-            return False
+        users = _users(pid)
+    except PermissionError:
+        return True
     except OSError:
         return False
-    seen = stat(pid)
-    return seen is None or not (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks)
+    # A command of root can become any user's, as by su(1). Root without CAP_SYS_PTRACE, as in most containers, may not read it.
+    return user in users or user == 0 or not _users_are_comparable()
+
+
+def _users(pid: int) -> list[int]:
+    """The real, effective, saved and file system user of a process. Of a set-user-id program the first is who started it, and
+    the owner of its folder in /proc is root."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"Uid:")), [])
+
+
+def _users_are_comparable() -> bool:
+    """Do the numbers of users mean the same to all processes of this pid namespace? They do not if this process is in a user
+    namespace that its pid namespace does not belong to: users outside of it have other numbers here, or none."""
+    import fcntl
+
+    try:
+        fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # The kernel refuses this where the owner is not in the caller's user namespace or below it.
+        os.close(fcntl.ioctl(fd, _NS_GET_USERNS))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _is_process(pid: int) -> bool:

@@ -19,7 +19,7 @@ from holdfast.access import LACKING, Access, make_folder, make_node, unusable
 from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import cgroup, fifo
 from holdfast.processes import kill as killing
-from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan
+from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
 from holdfast.processes.scan import stat as process_stat
 
 _ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z")
@@ -277,7 +277,7 @@ class Trees:
 
     def _identity(self, tree: str) -> tuple[int, int] | None:
         try:
-            found = None if self._folder is None else os.stat(self._folder / tree)
+            found = os.stat(self._folder / tree) if self._folder is not None and shows_own_pids() else None
         except OSError:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
@@ -312,8 +312,9 @@ def _wrapper_of(tree: str) -> int | None:
 
 
 def _may_end(tree: str) -> bool:
-    """Can this process end a tree? Not another user's, and not one that this process itself belongs to."""
-    if not _ID.match(tree) or os.geteuid() not in (0, _user(tree)):
+    """Can this process end a tree? Not another user's, not one that this process itself belongs to, and none where /proc is
+    another pid namespace's."""
+    if not _ID.match(tree) or os.geteuid() not in (0, _user(tree)) or not shows_own_pids():
         return False
     return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(tree, os.getpid())
 

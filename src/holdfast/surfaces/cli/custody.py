@@ -27,6 +27,8 @@ EXIT_NOT_EXECUTABLE = 126
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAVED = "HOLDFAST_STANDBY"
 """The environment variable by which a wrapper on standby leaves itself what it must know."""
+LEAVE = "leave"
+"""What `attended` does about processes that outlive their claim: nothing, and the claim is over."""
 _NAMED_S = 0.5
 """Processes that are about to end need not be named."""
 
@@ -163,7 +165,8 @@ class Custody:
         return EXIT_NOT_EXECUTABLE
 
     def _see_to_leftovers(self, hf: Holdfast, suspend: Suspend | None) -> None:
-        if self._leftovers == "keep":
+        # If the guardian was killed, only this process knows those that lost both signs, and only this one renews the claim.
+        if self._leftovers == LEAVE or (self._leftovers == "keep" and not self.command.unguarded):
             self.command.leave()
             self.kept = True
             return

@@ -11,7 +11,7 @@ from holdfast.domains.workflows import Policy, Swap
 from holdfast.kernel.errors import EXIT_DONE, HoldfastError
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Custody, attended
+from holdfast.surfaces.cli.custody import LEAVE, Custody, attended
 from holdfast.surfaces.cli.locks.options import no_less_than_nothing, quiet_option
 from holdfast.surfaces.cli.locks.running import Wrapper
 from holdfast.surfaces.cli.output import remark
@@ -94,7 +94,7 @@ def to(recipe: str, words: tuple[str, ...], grace_s: float, timeout_s: float, po
         unbegun="no swap was begun",
         undone="the swap has failed, and nothing was loaded",
         # A load mostly leaves the model server running.
-        leftovers="keep",
+        leftovers=LEAVE,
         bound=True,
     )
 
