@@ -27,6 +27,7 @@ from tests.custody.trees import (
     without_groups,
 )
 from tests.patience import PATIENCE_S, until
+from tests.processes import children
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
@@ -196,6 +197,19 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
         os.kill(guard, signal.SIGCONT)
         guardian.wait()
         assert sqlite("locks", "run", "-w", str(PATIENCE_S), "r", "--", "true").status == 0
+
+
+def test_a_guardian_that_is_stopped_while_it_starts_only_delays(sqlite: Bench) -> None:
+    """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the guardian's first word."""
+    first = sqlite.run("r", "--", "echo", "in")
+    until(lambda: children(first.pid))
+    with deaths(children(first.pid)) as (guardian,):
+        guardian.send(signal.SIGSTOP)
+        # It reads, and is not one of the threads that sleep otherwise.
+        until(lambda: "pipe_read" in Path(f"/proc/{first.pid}/wchan").read_text(), saw=lambda: first.poll())
+        guardian.send(signal.SIGCONT)
+        assert end(first) == (0, "in\n", "")
+    assert sqlite.nothing_left()
 
 
 @pytest.mark.parametrize("kills", ["nobody", "wrapper", "guardian", "wrapper and guardian"])

@@ -121,7 +121,9 @@ class _Tree:
         try:
             status = self._wrapper.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._child.wrong(f"stuck: {self._wrapper.args!r} has not ended after {_END_S:.0f} s")
+            self._look()
+            states = "; ".join(f"{pid} {_state(pid)}" for pid in self._found)
+            self._child.wrong(f"stuck: {self._wrapper.args!r} has not ended after {_END_S:.0f} s: {states}")
             self._wrapper.kill()
             status = self._wrapper.wait()
         return None if status == -signal.SIGKILL else status
@@ -246,6 +248,18 @@ def job_tree(child: Child, hf: Holdfast) -> bool:
 
 def _left(hf: Holdfast) -> bool:
     return any(hf.jobs.list_jobs(status=status, agent_session=QUEUE, limit=1) for status in ("pending", "running"))
+
+
+def _state(pid: int) -> str:
+    """What a process and its threads wait for, in words of the kernel."""
+    try:
+        threads = [
+            f"{path.parent.name} {path.read_text().rpartition(')')[2].split()[0]} {(path.parent / 'wchan').read_text()}"
+            for path in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
+    except OSError:
+        return "gone"
+    return ", ".join(threads) or "gone"
 
 
 def _ended(fd: int) -> bool:

@@ -204,6 +204,11 @@ class Command:
         return self._pid
 
     @property
+    def known(self) -> bool:
+        """Has the guardian told the command's process? Until then `pid` waits."""
+        return self._pid is not None
+
+    @property
     def fd(self) -> int:
         """A descriptor that becomes readable when there is news of the command."""
         return self._said

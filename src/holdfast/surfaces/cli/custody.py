@@ -261,7 +261,9 @@ class _Interrupting:
         self._command = command
 
     def __call__(self, arrived: signal.struct_siginfo) -> None:
-        if arrived.si_signo != signal.SIGCHLD or self._command.ended():
+        # SIGCHLD also comes when the guardian is stopped or continued. It may interrupt the very read that waits for the
+        # command's pid: a second read in here would take that line away from the first, which then waits for ever.
+        if arrived.si_signo != signal.SIGCHLD or (self._command.known and self._command.ended()):
             self._passing.deliver = drop
             raise Interrupted(arrived.si_signo)
 
