@@ -97,6 +97,14 @@ def report(pids: Sequence[int]) -> list[str]:
     return [sys.executable, "-c", program, *map(str, pids)]
 
 
+def runs(pid: int, program: str) -> bool:
+    """Does a process run this program of Python? Another one may have its pid."""
+    try:
+        return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def guardian_of(wrapper: Process) -> int:
     """The guardian that a wrapper has."""
     [found] = [int(word) for word in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split()]
