@@ -72,7 +72,7 @@ class Fifos:
         self._exposed: bool | None = None
         self._closed = False
 
-    def listen(self, topics: Sequence[str], keep_in_use: Callable[[], int]) -> FdListener:
+    def listen(self, topics: Sequence[str], keep_in_use: Callable[[], int] | None = None) -> FdListener:
         """Open an ear. It hears the topics, and its own address. `keep_in_use` is for `Listener.outlive`."""
         check_topics(topics)
         fifo = self._idle() or self._make()
