@@ -14,7 +14,7 @@ from holdfast.app import connect
 from holdfast.kernel.holder import Liveness
 from tests.custody.trees import bench_on, deaths, fifos, guardian_of, parent, quiet, report
 from tests.patience import PATIENCE_S, until
-from tests.processes import children
+from tests.processes import children, state_of
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, remark
 
@@ -83,9 +83,10 @@ def test_a_signal_ends_what_a_command_left(sqlite: Bench) -> None:
 
 def test_leftovers_are_ended_on_request(sqlite: Bench) -> None:
     first = sqlite.run("r", "--leftovers", "end", "--", sys.executable, "-c", DAEMON)
-    with deaths([int(line(first))]) as (last,):
-        assert end(first) == (0, "", "")
-        last.wait()
+    daemon = int(line(first))
+    assert end(first) == (0, "", "")
+    # It may end before it could be opened.
+    assert state_of(daemon) in (None, "Z")
     assert sqlite.nothing_left()
 
 

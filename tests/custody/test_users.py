@@ -15,6 +15,7 @@ from tests.custody.test_hazards import DAEMON
 from tests.custody.test_terminal import RUN, Shell
 from tests.custody.trees import deaths, guardian_of, parent, quiet, report
 from tests.custody.users import ONE, TWO, Room, User, needs_users, room
+from tests.processes import state_of
 from tests.surfaces.locking import end, line, remark
 
 pytestmark = [pytest.mark.slow, needs_users]
@@ -99,9 +100,10 @@ def test_keys_end_the_command_and_what_it_left(place: Room) -> None:
 def test_leftovers_are_ended_on_request(place: Room) -> None:
     user = place.user(ONE)
     first = user.begin("locks", "run", "r", "--leftovers", "end", "--", sys.executable, "-c", DAEMON)
-    with deaths([int(line(first))]) as (last,):
-        assert end(first) == (0, "", "")
-        last.wait()
+    daemon = int(line(first))
+    assert end(first) == (0, "", "")
+    # It may end before it could be opened.
+    assert state_of(daemon) in (None, "Z")
     assert nothing_left(user)
 
 
@@ -270,6 +272,7 @@ def test_a_survivor_that_runs_a_set_user_id_program(place: Room) -> None:
 def test_leftovers_of_root_are_ended_whoever_they_belong_to(place: Room) -> None:
     root = place.user(0)
     first = root.begin("locks", "run", "r", "--leftovers", "end", "--", *DROPS["setpriv"], sys.executable, "-c", DAEMON)
-    with deaths([int(line(first))]) as (last,):
-        assert end(first) == (0, "", "")
-        last.wait()
+    daemon = int(line(first))
+    assert end(first) == (0, "", "")
+    # It may end before it could be opened.
+    assert state_of(daemon) in (None, "Z")
