@@ -23,7 +23,7 @@ from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
 pytestmark = [pytest.mark.slow, needs_users, needs_containers]
 
-_NAMESPACES = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc"]
+_NAMESPACES = ["unshare", "--kill-child=KILL", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc"]
 KINDS = {
     # As unshare(1) leaves it: the wrapper has pid 1, and its group is outside.
     "first": _NAMESPACES,
