@@ -4,13 +4,11 @@ The command exists before its claim is asked for, so that it can be the claim's 
 becomes the program. Until `begin` it sleeps, and it ends by itself if the wrapper dies before that.
 """
 
-import math
 import os
 import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
@@ -20,11 +18,11 @@ from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes import cgroup, fifo
 from holdfast.processes import guardian as guardians
-from holdfast.processes import kill as killing
+from holdfast.processes.orphans import Orphans, has_children
 from holdfast.processes.scan import GUARDIAN, MARK, stat
 from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.signals import EXIT_SIGNALLED
-from holdfast.processes.trees import KILLED_S, Trees, new_id
+from holdfast.processes.trees import Trees, new_id
 
 LEFTOVERS = ("wait", "keep", "end")
 """What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
@@ -83,8 +81,8 @@ class Command:
         self._bound = bound
         self.grace_s = grace_s
         self._cwd = cwd
-        self._adopts = adopts and not _has_children()
-        if self._adopts:
+        self._orphans = Orphans(grace_s) if adopts and not has_children() else None
+        if self._orphans is not None:
             guardians.become_subreaper()
         around = os.environ if environment is None else environment
         outer = around.get(MARK)
@@ -114,6 +112,8 @@ class Command:
         except OSError as error:
             os.close(self._orders)
             os.close(self._said)
+            if self._orphans is not None:
+                self._orphans.close()
             raise Unavailable(
                 f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
             ) from None
@@ -136,8 +136,6 @@ class Command:
         self.path: str | None = None
         self._executed = False
         self._ending = False
-        self._kill_s: float | None = None
-        self._wake = -1
         self._over = False
         self.began = False
         """Was it let become the command?"""
@@ -156,7 +154,7 @@ class Command:
         command = cls.__new__(cls)
         command.tree, command._within = saved.tree, None
         command._words, command._mask, command._cwd = list(saved.words), (), None
-        command._bound, command._adopts = False, True
+        command._bound, command._orphans = False, Orphans(saved.grace_s)
         command.grace_s = saved.grace_s
         command._orders, command._said = saved.orders, saved.said
         for fd in (saved.orders, saved.said):
@@ -176,7 +174,7 @@ class Command:
         while _readable(self._said, 0):
             if not self._listen():
                 return None
-        if self._pid is None or self._ending or self._bound or not self._adopts:
+        if self._pid is None or self._ending or self._bound or self._orphans is None:
             return None
         if self.path is None or not os.path.lexists(self.path):
             return None
@@ -304,8 +302,8 @@ class Command:
         """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the guardian was killed,
         `wait_for_tree` does it."""
         self._ending = True
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        if self._orphans is not None:
+            self._orphans.end()
         self._signal(self._guardian_fd, signal.SIGTERM)
         self._signal(self._guardian_fd, signal.SIGCONT)
 
@@ -348,6 +346,8 @@ class Command:
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
             if fd is not None and fd >= 0:
                 os.close(fd)
+        if self._orphans is not None:
+            self._orphans.close()
 
     def _let_go(self) -> None:
         """Leave the FIFO to the guardian and the tree."""
@@ -369,8 +369,8 @@ class Command:
 
     def _wait_without_guardian(self, timeout_s: float | None) -> bool:
         """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
-        if self._adopts:
-            gone = self._end_adopted() if self._ending else self._wait_for_adopted(timeout_s)
+        if self._orphans is not None:
+            gone = self._orphans.wait(timeout_s)
         elif self._trees is not None:
             gone = self._trees.end(self.tree, self.grace_s) if self._ending else self._trees.wait_for_end(self.tree, timeout_s)
             gone = gone or self._trees.liveness(self.tree, in_sight=True) is not Liveness.ALIVE
@@ -379,31 +379,6 @@ class Command:
         if gone and (group := cgroup.below_own(self.tree)) is not None:
             cgroup.remove(group)
         return gone
-
-    def _wait_for_adopted(self, timeout_s: float | None) -> bool:
-        """Wait for all children of this process, which are what a killed guardian had, until the time is up; or end them, if
-        `end_tree` says so in a signal's handler or another thread. True when none is left."""
-        self._wake = os.eventfd(int(self._ending), os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
-            gone = _reap_until(math.inf if timeout_s is None else time.monotonic() + timeout_s, self._wake)
-        finally:
-            wake, self._wake = self._wake, -1
-            os.close(wake)
-        return gone or (self._ending and self._end_adopted())
-
-    def _end_adopted(self) -> bool:
-        """End all children of this process. True when none is left, False when the kernel does not end what was killed: then
-        call again."""
-        if self._kill_s is None:
-            killing.ask(guardians.below(), guardians.is_below)
-            self._kill_s = time.monotonic() + self.grace_s
-        give_up_s = max(time.monotonic(), self._kill_s) + KILLED_S
-        while not _reap_until(self._kill_s):
-            if time.monotonic() >= give_up_s:
-                return False
-            killing.kill(guardians.below, guardians.is_below)
-            self._kill_s = time.monotonic() + guardians.KILL_AGAIN_S
-        return True
 
     def _listen(self) -> bool:
         """Read what the guardian says, and wait for it; False when it says nothing more."""
@@ -443,7 +418,7 @@ class Command:
         # Its end comes before its children have another parent, and this returns after that.
         self._reap_guardian()
         self.left = True
-        if self._adopts and self._pid is not None:
+        if self._orphans is not None and self._pid is not None:
             try:
                 return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
             except ChildProcessError:
@@ -496,45 +471,6 @@ def _readable(fd: int, timeout_s: float | None) -> bool:
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
     return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))
-
-
-def _has_children() -> bool:
-    """As a process has that a shell became after it had started others."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _reap_until(end_s: float, wake: int | None = None) -> bool:
-    """Wait for all children of this process, until a time, or until `wake` is readable. False when children are left."""
-    try:
-        while True:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-            left_s = end_s - time.monotonic()
-            if left_s <= 0 or (wake is not None and _readable(wake, 0)):
-                return False
-            _wait_for_child(left_s, wake)
-    except ChildProcessError:
-        return True
-
-
-def _wait_for_child(timeout_s: float, wake: int | None) -> None:
-    """Sleep until a child may have ended. One of them is watched: while they are ended, others come to this process."""
-    waiting = select.poll()
-    if wake is not None:
-        waiting.register(wake, select.POLLIN)
-    try:
-        fd = os.pidfd_open(guardians.below()[0])
-    except (OSError, IndexError):
-        # It has ended, or /proc does not show another user's.
-        waiting.poll(min(timeout_s, guardians.KILL_AGAIN_S) * 1000)
-        return
-    waiting.register(fd, select.POLLIN)
-    waiting.poll(None if timeout_s == math.inf else timeout_s * 1000)
-    os.close(fd)
 
 
 def _same_group(pid: int) -> bool:
