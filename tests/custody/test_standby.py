@@ -71,6 +71,8 @@ def _memory_mb(pid: int) -> float:
 def test_a_waiting_wrapper_and_its_guardian_need_little_memory(slim: Bench) -> None:
     wrapper, _ = slim.hold("r", "--by", "one")
     until_slim(wrapper.pid)
+    assert b"\0holdfast\0locks\0run\0r\0" in Path(f"/proc/{wrapper.pid}/cmdline").read_bytes()
+    assert Path(f"/proc/{wrapper.pid}/comm").read_text() == "holdfast\n"
     assert _memory_mb(wrapper.pid) + _memory_mb(guardian_of(wrapper)) < MEMORY_MAX_MB
     assert slim("locks", "run", "-n", "r", "--", "true").status == 5
     assert end(wrapper) == (0, "", "")

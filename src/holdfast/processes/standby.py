@@ -25,31 +25,45 @@ EXIT_SIGNALLED = 128
 EXIT_UNSEEN = 137
 """As of a command that was killed: its guardian was, and nobody knows how the command ended."""
 _SIGNAL_SET_BYTES = 128
+_PR_SET_NAME = 15
+_NAME = "holdfast"
 _PROGRAM = os.path.join(os.path.dirname(__file__), "standby_program.py")
 
 
 def stand_by(
-    words: list[str], *, said: int, fds: Sequence[int], numbers: Iterable[int], path: str, every_s: float, status: int | None
+    module: str,
+    arguments: Sequence[str],
+    *,
+    said: int,
+    fds: Sequence[int],
+    numbers: Iterable[int],
+    path: str,
+    every_s: float,
+    status: int | None,
 ) -> NoReturn:
-    """Wait on standby, and then execute `words`: when the guardian says something (`said`), at a notice (the first of `fds`,
-    which all stay open), at one of the signals, which must be blocked, and when `path` is found missing at a look `every_s`. If
-    `words` cannot be executed, this process ends as the command did, with `status` if that is known."""
+    """Wait on standby, and then execute a module of Python with these arguments: when the guardian says something (`said`), at
+    a notice (the first of `fds`, which all stay open), at one of the signals, which must be blocked, and when `path` is found
+    missing at a look `every_s`. If it cannot be executed, this process ends as the command did, with `status` if that is
+    known."""
     for fd in (said, *fds):
         os.set_inheritable(fd, True)
     known = "" if status is None else str(status)
-    arguments = [str(said), str(fds[0]), ",".join(str(int(n)) for n in numbers), path, str(every_s), known, *words]
+    told = [str(said), str(fds[0]), ",".join(str(int(n)) for n in numbers), path, str(every_s), known, module]
+    # Who looks for a command in the list of processes finds it as it was typed.
+    told += [_NAME, *arguments]
     try:
-        os.execv(sys.executable, [sys.executable, "-I", "-S", _PROGRAM, *arguments])
+        os.execv(sys.executable, [sys.executable, "-I", "-S", _PROGRAM, *told])
     except OSError:
         # There is no memory for it, or the program was removed. This one can wait as well.
-        main(arguments)
+        main(told)
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Wait, and execute the whole program again."""
     said, listener = int(arguments[0]), int(arguments[1])
     numbers = [int(number) for number in arguments[2].split(",")]
-    path, every_s, known, words = arguments[3], float(arguments[4]), arguments[5], arguments[6:]
+    path, every_s, known, module = arguments[3], float(arguments[4]), arguments[5], arguments[6]
+    libc.call("prctl", _PR_SET_NAME, _NAME.encode(), 0, 0, 0)
     waiting = select.poll()
     for fd in (said, listener, _signal_fd(numbers)):
         if fd >= 0:
@@ -60,7 +74,8 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         # A command may remove the very program that runs it: `make clean` does so to a venv.
         os.stat(_PROGRAM)
-        os.execv(words[0], words)
+        # -P: the working folder may have a module of any name.
+        os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments[8:]])
     except OSError:
         _say("the program was removed while it waited. The lock ends with its command all the same")
     os._exit(_status_without_program(said, int(known) if known else None))

@@ -1,6 +1,6 @@
 """The connection that a command works on, and the options that choose it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +24,8 @@ class Given:
         self.registry_dir: str | None = None
         self.registry_around: str | None = None
         """The folder of the worker that this runs inside of, for who says nothing else."""
-        self.program: list[str] | None = None
-        """What this process can execute to run the same command again; None where it runs more than this command."""
+        self.arguments: Sequence[str] | None = None
+        """The whole command line; None where this process runs more than that."""
 
     @property
     def registry(self) -> str | None:

@@ -130,8 +130,8 @@ class Custody:
 
     def _stand_by(self, hf: Holdfast, suspend: Suspend) -> None:
         """Wait on standby; returns where that cannot be done. Raises HoldfastError when the store does not answer."""
-        program, command = given().program, self.command.save()
-        if program is None or command is None or (suspended := suspend()) is None:
+        arguments, command = given().arguments, self.command.save()
+        if arguments is None or command is None or (suspended := suspend()) is None:
             return
         from holdfast.processes.standby import stand_by
 
@@ -145,7 +145,8 @@ class Custody:
             with suppress(OSError, AttributeError):
                 stream.flush()
         stand_by(
-            program,
+            "holdfast.surfaces.cli.entry",
+            arguments,
             said=command.said,
             fds=suspended.fds,
             numbers=numbers - {signal.SIGCHLD},

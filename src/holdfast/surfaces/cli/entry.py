@@ -91,8 +91,7 @@ def _abandon_output() -> None:
 def _full(arguments: list[str]) -> int:
     from holdfast.surfaces.cli.root import run
 
-    # Not by `sys.argv[0]`, which may be anything that calls `main`. -P: the working folder may have a module of any name.
-    return run(arguments, program=[sys.executable, "-P", "-m", "holdfast.surfaces.cli.entry", *arguments])
+    return run(arguments, alone=True)
 
 
 if __name__ == "__main__":

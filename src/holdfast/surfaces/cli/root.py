@@ -58,14 +58,14 @@ _COMPLETE_ENV = "_HOLDFAST_COMPLETE"
 """By which a shell asks what a line could go on with: the name that click's own scripts for shells use."""
 
 
-def run(arguments: Sequence[str], *, program: list[str] | None = None) -> int:
-    """Run the command line and return its exit status; errors of the tree come through. `program` is what a process that runs
-    nothing else can execute to run it again."""
+def run(arguments: Sequence[str], *, alone: bool = False) -> int:
+    """Run the command line and return its exit status; errors of the tree come through. `alone` says that this process runs
+    nothing else, so that it may execute another program."""
     if asked := os.environ.get(_COMPLETE_ENV):
         return _completed(asked)
     hints.forget()
     given = Given()
-    given.program = program
+    given.arguments = arguments if alone else None
     try:
         # Not click's own main(), which answers a closed pipe and Ctrl-C in ways of its own.
         with holdfast.make_context("holdfast", list(arguments), obj=given) as context:
