@@ -99,9 +99,13 @@ def wrapper_of(started: Process) -> int:
 
 
 def test_the_exit_status_and_what_the_command_gets(container: Container) -> None:
-    script = "cat; tty; grep SigIgn /proc/self/status | tr -d '0\t'; echo ${HOME-none} ${TERM-none}; exit 7"
+    script = "cat; tty; echo ${HOME-none} ${TERM-none}; grep SigIgn /proc/self/status; exit 7"
     started = container.begin("locks", "run", "r", "--", "sh", "-c", script)
-    assert end(started) == (7, "not a tty\nSigIgn:\nnone none\n", "")
+    status, out, err = end(started)
+    told, _, ignored = out.partition("SigIgn:")
+    assert (status, told, err) == (7, "not a tty\nnone none\n", "")
+    # Signals 32 and 33 are the C library's own: make(1) starts everything with them ignored.
+    assert int(ignored, 16) & 0x7FFFFFFF == 0
     assert end(container.begin("locks", "run", "r", "--", "sh", "-c", "kill -9 $$"))[0] == 128 + signal.SIGKILL
     assert container.nothing_left()
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.custody.trees import (
     without_groups,
 )
 from tests.patience import PATIENCE_S, until
-from tests.processes import children
+from tests.processes import children, state_of
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
@@ -203,11 +204,15 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
 def test_a_guardian_that_is_stopped_while_it_starts_only_delays(sqlite: Bench) -> None:
     """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the guardian's first word."""
     first = sqlite.run("r", "--", "echo", "in")
-    until(lambda: children(first.pid))
-    with deaths(children(first.pid)) as (guardian,):
+    end_s = time.monotonic() + PATIENCE_S
+    # Without a pause in between: the guardian says its first word within milliseconds.
+    while not (found := children(first.pid)):
+        assert time.monotonic() < end_s
+    with deaths(found) as (guardian,):
         guardian.send(signal.SIGSTOP)
-        # It reads, and is not one of the threads that sleep otherwise.
-        until(lambda: "pipe_read" in Path(f"/proc/{first.pid}/wchan").read_text(), saw=lambda: first.poll())
+        until(lambda: state_of(guardian.pid) == "T")
+        # Asleep in the read, or still in vfork(2) where the guardian has not been executed yet.
+        until(lambda: state_of(first.pid) in ("S", "D"), saw=lambda: first.poll())
         guardian.send(signal.SIGCONT)
         assert end(first) == (0, "in\n", "")
     assert sqlite.nothing_left()
