@@ -86,6 +86,17 @@ def test_the_exit_status_is_the_commands(slim: Bench) -> None:
     assert slim.nothing_left()
 
 
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """In the folder of the store, and among the words of the command."""
+    go_on_standby_at_once(tmp_path)
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/st\xffate")
+    with bench_on(f"sqlite:{folder}/store", tmp_path) as made:
+        wrapper = made.run("r", "--", "sh", "-c", "read line; printf %s $0 | od -An -tx1; exit 7", os.fsdecode(b"\xff"))
+        until_slim(wrapper.pid)
+        assert end(wrapper) == (7, " ff\n", "")
+        assert made.nothing_left()
+
+
 def test_a_waiter_is_next_when_the_command_ends(slim: Bench) -> None:
     first, _ = slim.hold("r", "--by", "one")
     until_slim(first.pid)

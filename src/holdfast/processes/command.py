@@ -12,7 +12,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
-from holdfast.kernel.codec import Plain
+import msgspec
+
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
@@ -31,12 +32,12 @@ Stream = int | IO[bytes] | None
 _PROGRAM = os.path.join(os.path.dirname(guardians.__file__), "guardian_program.py")
 
 
-class SavedCommand(Plain, frozen=True, kw_only=True):
-    """A command that has begun, on its way to the next program that its wrapper executes."""
+class SavedCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that has begun, on its way to the next program that its wrapper executes. That may be of another version, so
+    unknown fields are allowed."""
 
-    words: tuple[str, ...]
     tree: str
-    path: str
+    path: bytes
     grace_s: float
     guardian: int
     pid: int
@@ -149,11 +150,11 @@ class Command:
         """Was the guardian killed before it could tell the exit status? Then the status is that of SIGKILL."""
 
     @classmethod
-    def resume(cls, saved: SavedCommand) -> "Command":
+    def resume(cls, words: Sequence[str], saved: SavedCommand) -> "Command":
         """The command of an earlier program of this process."""
         command = cls.__new__(cls)
         command.tree, command._within = saved.tree, None
-        command._words, command._mask, command._cwd = list(saved.words), (), None
+        command._words, command._mask, command._cwd = list(words), (), None
         command._bound, command._orphans = False, Orphans(saved.grace_s)
         command.grace_s = saved.grace_s
         command._orders, command._said = saved.orders, saved.said
@@ -164,7 +165,7 @@ class Command:
         command._pid = saved.pid
         command._fd = command._opened(saved.pid) if saved.status is None else None
         command._status, command.left = saved.status, saved.left
-        command.path = saved.path
+        command.path = os.fsdecode(saved.path)
         command.began = command._executed = True
         return command
 
@@ -180,9 +181,8 @@ class Command:
             return None
         os.set_inheritable(self._orders, True)
         return SavedCommand(
-            words=tuple(self._words),
             tree=self.tree,
-            path=self.path,
+            path=os.fsencode(self.path),
             grace_s=self.grace_s,
             guardian=self.guardian,
             pid=self._pid,

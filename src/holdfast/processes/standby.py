@@ -61,7 +61,7 @@ def stand_by(
 def main(arguments: list[str]) -> NoReturn:
     """Wait, and execute the whole program again."""
     said, listener = int(arguments[0]), int(arguments[1])
-    numbers = [int(number) for number in arguments[2].split(",")]
+    numbers = [int(number) for number in arguments[2].split(",") if number]
     path, every_s, known, module = arguments[3], float(arguments[4]), arguments[5], arguments[6]
     libc.call("prctl", _PR_SET_NAME, _NAME.encode(), 0, 0, 0)
     waiting = select.poll()

@@ -8,7 +8,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.kernel.codec import Plain
+import msgspec
+
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.store import Listener
 from holdfast.primitives.locks.record import Mode
@@ -21,8 +22,9 @@ _making = threading.Lock()
 """Held for an instant, so that two threads that ask for a grant's event get the same."""
 
 
-class SavedGrant(Plain, frozen=True, kw_only=True):
-    """A grant on its way to the next program that its process executes."""
+class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant on its way to the next program that its process executes. That may be of another version, so unknown fields are
+    allowed."""
 
     id: str
     by: str

@@ -46,7 +46,7 @@ Suspend = Callable[[], Suspended | None]
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wrapper on standby leaves to itself. Another version of Holdfast may read it, so unknown fields are allowed."""
+    """What a wrapper on standby leaves to itself."""
 
     command: SavedCommand
     grant: SavedGrant
@@ -136,11 +136,11 @@ class Custody:
         from holdfast.processes.standby import stand_by
 
         every_s = hf.settings.locks.lease_s / 3
+        saved = _Saved(command=command, grant=suspended.grant, fds=suspended.fds, named=self._named)
+        os.environ[_SAVED] = msgspec.json.encode(saved).decode()
         with suppress(HoldfastError):
             hf.close()
         numbers = self._passing.end()
-        saved = _Saved(command=command, grant=suspended.grant, fds=suspended.fds, named=self._named)
-        os.environ[_SAVED] = msgspec.json.encode(saved).decode()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, AttributeError):
                 stream.flush()
@@ -150,7 +150,7 @@ class Custody:
             said=command.said,
             fds=suspended.fds,
             numbers=numbers - {signal.SIGCHLD},
-            path=command.path,
+            path=os.fsdecode(command.path),
             every_s=every_s,
             status=command.status,
         )
@@ -215,7 +215,7 @@ def attended(
         return unfit[0]
     passing = Passing()
     # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of the store.
-    resumed = None if saved is None else Command.resume(saved.command)
+    resumed = None if saved is None else Command.resume(words, saved.command)
     command = resumed or Command(words, mask=passing.before, bound=bound, adopts=True, hands_on=True)
     custody = Custody(command, passing, words, leftovers, undone, saved)
     try:
