@@ -274,6 +274,8 @@ def test_a_lock_inside_of_the_same_lock_needs_a_loaded_wrapper(sqlite: Bench) ->
     outer, _ = sqlite.hold("r", "--by", "one")
     inner, _ = sqlite.hold("r", "q", "--by", "one")
     until_slim(outer.pid)
+    # It has tried, and waits for its guardian in read(2). Before that it waits in poll(2), and so does a slim one.
+    until(lambda: "pipe_read" in Path(f"/proc/{inner.pid}/wchan").read_text())
     assert not is_slim(inner.pid)
     assert end(inner) == (0, "", "")
     assert end(outer) == (0, "", "")
